@@ -1,0 +1,20 @@
+# exact-resume: does a stopped and resumed training run equal the uninterrupted one, bit for bit?
+
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+configfile: f"{workflow.basedir}/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/targets.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/report.smk"
+
+
+onsuccess:
+    print_closing_line()

@@ -1,0 +1,70 @@
+# What all rules share: the checked config, where files go, and what a script is made of.
+
+import json
+import os
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+SCRIPTS = os.path.relpath(f"{workflow.basedir}/workflow/scripts")
+TEMPLATES = os.path.relpath(f"{workflow.basedir}/templates")
+sys.path.insert(0, SCRIPTS)
+
+from lab.corpus import corpus_files
+from lab.errors import LabError
+from lab.fingerprint import fingerprint
+from lab.settings import RECIPE_VERBS, check
+from lab.sources import sources
+
+# Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
+os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
+
+STARTED = time.time()
+# Another torch or CPU may round differently, so what was trained there is stale here.
+MACHINE = fingerprint()
+
+try:
+    check(config)
+    for key in ("train", "val"):
+        path = config["data"][key]
+        if path is not None and not os.path.isfile(path):
+            raise LabError(f"config key data.{key}: found {path}, wanted an existing token file")
+    CORPUS = [] if config["data"]["train"] else [str(path) for path in corpus_files(config["data"]["corpus"])]
+except LabError as error:
+    sys.exit(f"error: {error}")
+
+# "" or "results/": file names are appended to it as they are.
+OUT = "" if os.path.normpath(config["outdir"]) == "." else f"{os.path.normpath(config['outdir'])}/"
+TRAIN = config["data"]["train"] or f"{OUT}train.npy"
+VAL = config["data"]["val"] or f"{OUT}val.npy"
+VARIANTS = list(config["variants"])
+STOP_AT = config["training"]["stop_at"]
+
+
+def code(verb):
+    """The files that the script `verb` is made of, itself first: a change in one of them makes its outputs stale."""
+    return [str(path) for path in sources(f"{SCRIPTS}/{verb}.py")]
+
+
+def section(*names):
+    """These sections of the config as JSON, for a script's --settings."""
+    return json.dumps({name: config[name] for name in names})
+
+
+def training_settings():
+    """What a training run depends on, as JSON. Where it stops is a flag of the stopped run alone."""
+    training = {key: value for key, value in config["training"].items() if key != "stop_at"}
+    return json.dumps({"model": config["model"], "training": training})
+
+
+def recipe(wildcards):
+    """The flags for what a variant leaves out, rounds or replays."""
+    treated = config["variants"][wildcards.variant]
+    return [flag for verb in RECIPE_VERBS for component in treated.get(verb, []) for flag in (f"--{verb}", component)]
+
+
+def print_closing_line():
+    """Say, when this call of Snakemake made the report, what came out."""
+    if os.path.exists("report.md") and os.path.getmtime("report.md") >= STARTED:
+        print(json.loads(Path(f"{OUT}verdict.json").read_text(encoding="utf-8"))["line"])

@@ -1,0 +1,24 @@
+# Text to tokens. With token files of the user's own there is nothing to do.
+
+if not config["data"]["train"]:
+
+    rule encode_corpus:
+        input:
+            code=code("encode_corpus"),
+            corpus=CORPUS if config["data"]["corpus"] else [],
+        output:
+            train=TRAIN,
+            val=VAL,
+        log:
+            f"{OUT}logs/encode_corpus.log",
+        params:
+            corpus=["--corpus", config["data"]["corpus"]] if config["data"]["corpus"] else [],
+            validation=config["data"]["validation"],
+            # Stands for the default corpus' text; its files lie outside the project.
+            package=None if config["data"]["corpus"] else version("snakemake"),
+        conda:
+            "../../envs/conda.yaml"
+        threads: 1
+        shell:
+            "python {input.code[0]:q} {params.corpus:q} --validation {params.validation}"
+            " --train {output.train:q} --val {output.val:q} 2> {log:q}"

@@ -1,0 +1,106 @@
+# What each piece costs.
+
+
+rule half:
+    input:
+        code=code("export_half"),
+        weights=f"{OUT}straight.pth",
+        val=VAL,
+    output:
+        weights=f"{OUT}straight_fp16.pth",
+        measured=f"{OUT}fp16.json",
+    log:
+        f"{OUT}logs/half.log",
+    params:
+        settings=training_settings(),
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["training"]["threads"]
+    shell:
+        "python {input.code[0]:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
+        " --report {output.measured:q} --settings {params.settings:q} 2> {log:q}"
+
+
+rule count_state:
+    input:
+        code=code("count_state"),
+        resume=f"{OUT}resume.pth",
+        weights=f"{OUT}straight.pth",
+    output:
+        numel=f"{OUT}optim.json",
+        file=f"{OUT}resume.json",
+    log:
+        f"{OUT}logs/count_state.log",
+    params:
+        settings=training_settings(),
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
+        " --file {output.file:q} --settings {params.settings:q} 2> {log:q}"
+
+
+rule divergence:
+    input:
+        code=code("measure_divergence"),
+        straight=f"{OUT}straight.pth",
+        runs=expand(f"{OUT}{{run}}.pth", run=["repeat", *VARIANTS]),
+        # The script finds these beside the weights.
+        beside=expand(f"{OUT}{{run}}_{{what}}", run=["straight", "repeat", *VARIANTS], what=["log.csv", "record.npz"]),
+    output:
+        json=report(f"{OUT}divergence.json", caption="../report/divergence.rst", category="Divergence"),
+        csv=report(f"{OUT}divergence.csv", caption="../report/divergence.rst", category="Divergence"),
+        steps=f"{OUT}divergence_steps.csv",
+    log:
+        f"{OUT}logs/divergence.log",
+    params:
+        runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
+        first_updates=config["divergence"]["first_updates"],
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
+        " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
+
+
+rule machine:
+    input:
+        code=code("describe_machine"),
+        train=TRAIN,
+        val=VAL,
+    output:
+        f"{OUT}machine.json",
+    log:
+        f"{OUT}logs/machine.log",
+    params:
+        settings=training_settings(),
+        machine=MACHINE,
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} --train {input.train:q} --val {input.val:q} --out {output:q}"
+        " --settings {params.settings:q} 2> {log:q}"
+
+
+rule verdict:
+    input:
+        code=code("judge"),
+        divergence=f"{OUT}divergence.json",
+        numel=f"{OUT}optim.json",
+        file=f"{OUT}resume.json",
+        half=f"{OUT}fp16.json",
+    output:
+        report(f"{OUT}verdict.json", caption="../report/verdict.rst", category="Verdict"),
+    log:
+        f"{OUT}logs/verdict.log",
+    params:
+        settings=section("training", "variants", "verdict"),
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
+        " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

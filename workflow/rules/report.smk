@@ -1,0 +1,51 @@
+# What a reader sees.
+
+
+rule plots:
+    input:
+        code=code("plot"),
+        logs=expand(f"{OUT}{{run}}_log.csv", run=["straight", *VARIANTS]),
+        steps=f"{OUT}divergence_steps.csv",
+    output:
+        losses=report(f"{OUT}losses.svg", caption="../report/losses.rst", category="Pictures"),
+        divergence=report(f"{OUT}divergence.svg", caption="../report/distance.rst", category="Pictures"),
+    log:
+        f"{OUT}logs/plots.log",
+    params:
+        logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
+        stop_at=STOP_AT,
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} {params.logs:q} --steps {input.steps:q} --stop-at {params.stop_at}"
+        " --losses {output.losses:q} --divergence {output.divergence:q} 2> {log:q}"
+
+
+rule render_report:
+    input:
+        code=code("render_report"),
+        template=f"{TEMPLATES}/report.{config['language']}.md.j2",
+        verdict=f"{OUT}verdict.json",
+        divergence=f"{OUT}divergence.json",
+        numel=f"{OUT}optim.json",
+        file=f"{OUT}resume.json",
+        half=f"{OUT}fp16.json",
+        machine=f"{OUT}machine.json",
+        log=f"{OUT}straight_log.csv",
+        losses=f"{OUT}losses.svg",
+        pictured=f"{OUT}divergence.svg",
+    output:
+        report("report.md", caption="../report/report.rst", category="Report"),
+    log:
+        f"{OUT}logs/render_report.log",
+    params:
+        settings=section("training", "variants"),
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} --template {input.template:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
+        " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"
+        " --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
+        " --settings {params.settings:q} 2> {log:q}"

@@ -1,0 +1,27 @@
+"""What makes torch give the same bits every time."""
+
+import os
+
+import torch
+
+from lab.errors import LabError
+
+
+def make_deterministic(seed, threads, device):
+    """Seed every generator of torch's and allow deterministic kernels only.
+
+    `threads` sets torch's thread count, whatever OMP_NUM_THREADS says: sums split over another number of threads round differently.
+    Raises LabError when `device` is cuda and there is none.
+    """
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise LabError("config key training.device: found cuda, but torch finds no GPU here; wanted cpu")
+        # cuBLAS reads it when it starts and is deterministic only with a fixed workspace.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    # Deterministic mode also fills every fresh tensor, against reads of uninitialised memory. Every tensor here is written before it is read.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.manual_seed(seed)

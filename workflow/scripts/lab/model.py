@@ -1,0 +1,155 @@
+"""MiniMind's dense decoder, with MiniMind's state-dict names.
+
+Pre-norm transformer: RMSNorm (Zhang & Sennrich 2019), grouped-query attention (Ainslie et al. 2023) with RMS-normalised queries and
+keys and rotary positions (Su et al. 2021), SwiGLU (Shazeer 2020), and an output head that shares the embedding's weight. The same
+arithmetic as Qwen3. RMSNorm and the rotation have backward passes of their own, which take a third of the memory traffic of those
+that autograd derives.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+INIT_STD = 0.02
+
+
+class Decoder(nn.Module):
+    """The whole model: int64 tokens (batch, length) in, float32 logits (batch, length, vocab_size) out.
+
+    `settings` is config.yaml's `model` section; `length` is the longest sequence that it will be given.
+    """
+
+    def __init__(self, settings, length):
+        super().__init__()
+        self.model = nn.ModuleDict()
+        self.model["embed_tokens"] = nn.Embedding(settings["vocab_size"], settings["hidden_size"])
+        self.model["layers"] = nn.ModuleList(Block(settings) for _ in range(settings["num_hidden_layers"]))
+        self.model["norm"] = RMSNorm(settings["hidden_size"], settings["rms_norm_eps"])
+        self.lm_head = nn.Linear(settings["hidden_size"], settings["vocab_size"], bias=False)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=INIT_STD)
+        self.lm_head.weight = self.model["embed_tokens"].weight
+        cos, sin = rotary_table(length, settings["hidden_size"] // settings["num_attention_heads"], settings["rope_theta"])
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        cos, sin = self.cos[:length], self.sin[:length]
+        x = self.model["embed_tokens"](tokens)
+        for layer in self.model["layers"]:
+            x = layer(x, cos, sin)
+        return self.lm_head(self.model["norm"](x))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each on a normalised input and added to it; shape (batch, length, hidden_size)."""
+
+    def __init__(self, settings):
+        super().__init__()
+        self.self_attn = Attention(settings)
+        self.mlp = SwiGLU(settings["hidden_size"])
+        self.input_layernorm = RMSNorm(settings["hidden_size"], settings["rms_norm_eps"])
+        self.post_attention_layernorm = RMSNorm(settings["hidden_size"], settings["rms_norm_eps"])
+
+    def forward(self, x, cos, sin):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention; shape (batch, length, hidden_size)."""
+
+    def __init__(self, settings):
+        super().__init__()
+        hidden = settings["hidden_size"]
+        self.heads, self.kv_heads = settings["num_attention_heads"], settings["num_key_value_heads"]
+        self.head_dim = hidden // self.heads
+        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
+        self.q_norm = RMSNorm(self.head_dim, settings["rms_norm_eps"])
+        self.k_norm = RMSNorm(self.head_dim, settings["rms_norm_eps"])
+
+    def forward(self, x, cos, sin):
+        batch, length, _ = x.shape
+        q = self.q_norm(self.q_proj(x).view(batch, length, self.heads, self.head_dim)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        q, k = Rotation.apply(q, cos, sin), Rotation.apply(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)), of width ceil(hidden * pi / 64) * 64."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        width = math.ceil(hidden * math.pi / 64) * 64
+        self.gate_proj = nn.Linear(hidden, width, bias=False)
+        self.up_proj = nn.Linear(hidden, width, bias=False)
+        self.down_proj = nn.Linear(width, hidden, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RMSNorm(nn.Module):
+    """weight * x / sqrt(mean(x^2) + eps) over the last dimension."""
+
+    def __init__(self, size, eps):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return Normalisation.apply(x, self.weight, self.eps)
+
+
+class Normalisation(torch.autograd.Function):
+    """RMSNorm with its gradient. With r = 1/sqrt(mean(x^2) + eps), n = x*r and h = dy*w: dx = r * (h - n * mean(h*n)), dw = sum(dy*n)."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        normalised = x * scale
+        ctx.save_for_backward(normalised, scale, weight)
+        return normalised * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        normalised, scale, weight = ctx.saved_tensors
+        grad_weight = (grad * normalised).flatten(0, -2).sum(0)
+        grad = grad * weight
+        projection = (grad * normalised).mean(-1, keepdim=True)
+        return grad.sub_(normalised * projection).mul_(scale), grad_weight, None
+
+
+class Rotation(torch.autograd.Function):
+    """Rotary position embedding of x, shape (batch, heads, length, head_dim), by the angles of `rotary_table`; the gradient is rotated back."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+    @staticmethod
+    def backward(ctx, grad):
+        cos, sin = ctx.saved_tensors
+        return torch.addcmul(grad * cos, grad.roll(grad.shape[-1] // 2, -1), sin, value=-1), None, None
+
+
+def rotary_table(length, head_dim, theta):
+    """Return cos and signed sin, float32 (length, head_dim), of the angles position / theta^(2i / head_dim).
+
+    Dimension i turns together with dimension i + head_dim / 2; the sine of the first half is negated so that a rotation is
+    x * cos + swap_halves(x) * sin.
+    """
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angle = torch.outer(torch.arange(length, dtype=torch.float32), frequency)
+    return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)

@@ -1,0 +1,23 @@
+"""AdamW without the compiler."""
+
+from inspect import unwrap
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's fused AdamW (Loshchilov & Hutter 2019): same arithmetic, same state_dict.
+
+    torch wraps these methods in a decorator that imports torch._dynamo on the first call, only to tell the compiler to keep
+    out. That import takes longer than `import torch`, in every run; nothing is compiled here, so the methods go unwrapped.
+    """
+
+    def __init__(self, params, **settings):
+        super().__init__(params, fused=True, **settings)
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+    state_dict = unwrap(Optimizer.state_dict)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))

@@ -1,0 +1,143 @@
+"""The settings of a run: config.yaml, checked against the schema and against themselves."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from lab.errors import LabError
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG_FILE = ROOT / "config.yaml"
+SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
+
+# What a resume file holds, in the order in which it is written, and what a variant's recipe may do to each component besides omitting it.
+COMPONENTS = {
+    "model": ["round"],
+    "optimizer": ["round"],
+    "step": [],
+    "gen_state": ["replay"],
+}
+RECIPE_VERBS = ["omit", "round", "replay"]
+# File names that the pipeline itself gives out.
+RESERVED_NAMES = ["straight", "repeat", "resume", "straight_fp16"]
+
+
+def load(overrides=None):
+    """Return config.yaml's settings with `overrides`, a dict of sections, laid over them.
+
+    Of each section the keys that are given replace config.yaml's; `variants` is replaced whole.
+    Raises LabError naming the key, what was found and what was wanted.
+    """
+    settings = yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))
+    for section, values in (overrides or {}).items():
+        lay_over = section != "variants" and isinstance(values, dict) and isinstance(settings.get(section), dict)
+        settings[section] = {**settings[section], **values} if lay_over else values
+    check_values(settings)
+    return settings
+
+
+def parse_overrides(text):
+    """Return the dict of sections that `text`, JSON, holds. Raises LabError when it holds anything else."""
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise LabError(f"--settings: found {text!r}, wanted JSON: {error}") from error
+    if not isinstance(overrides, dict):
+        raise LabError(f'--settings: found {text!r}, wanted JSON such as {{"training": {{"lr": 0.001}}}}')
+    return overrides
+
+
+def check_values(settings):
+    """Raise LabError, one line, unless `settings` fits the schema and describes a model that can be built."""
+    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(settings), key=lambda error: list(map(str, error.path)))
+    if errors:
+        raise LabError(_one_line(errors[0]))
+    _check_model(settings["model"])
+
+
+def check(settings):
+    """Raise LabError, one line, unless the whole pipeline can run with `settings`."""
+    check_values(settings)
+    _check_data(settings["data"])
+    _check_training(settings["training"])
+    for name, recipe in settings["variants"].items():
+        _check_variant(name, recipe)
+
+
+def is_lossless(recipe):
+    """Whether a variant with this recipe gets back everything that the stopped run knew, so that it must end like straight."""
+    return not recipe.get("omit") and not recipe.get("round")
+
+
+def _one_line(error):
+    key = ".".join(map(str, error.absolute_path))
+    if error.validator == "additionalProperties":
+        known = sorted(error.schema["properties"])
+        unknown = sorted(set(error.instance) - set(known))
+        return f"config key {'.'.join(filter(None, [key, unknown[0]]))}: unknown; wanted one of {', '.join(known)}"
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return f"config key {'.'.join(filter(None, [key, missing]))}: missing"
+    if error.validator == "propertyNames":
+        name = error.instance
+        return f"config key {'.'.join(filter(None, [key, str(name)]))}: name has characters other than letters, digits, - and _"
+    if error.validator == "pattern":
+        return f"config key {key}: found {error.instance!r}, wanted a path without braces"
+    if error.validator == "type":
+        wanted = error.validator_value
+        wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
+        hint = ""
+        if wanted in ("number", "integer") and isinstance(error.instance, str):
+            hint = " (YAML reads 1e-3 as text: write 1.0e-3)"
+        return f"config key {key}: found {error.instance!r}, wanted {wanted}{hint}"
+    limits = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "exclusiveMaximum": "less than", "enum": "one of"}
+    if error.validator in limits:
+        return f"config key {key}: found {error.instance!r}, wanted {limits[error.validator]} {error.validator_value}"
+    return f"config key {key}: found {error.instance!r}: {error.message}"
+
+
+def _check_data(data):
+    if (data["train"] is None) != (data["val"] is None):
+        missing = "train" if data["train"] is None else "val"
+        raise LabError(f"config key data.{missing}: found null, wanted a token file, since the other one of data.train and data.val is given")
+    if data["train"] is not None and data["corpus"] is not None:
+        raise LabError("config key data.corpus: found together with data.train and data.val, wanted either text or token files")
+
+
+def _check_model(model):
+    hidden, heads, kv_heads = model["hidden_size"], model["num_attention_heads"], model["num_key_value_heads"]
+    if hidden % (2 * heads):
+        raise LabError(f"config key model.hidden_size: found {hidden}, wanted a multiple of 2 x num_attention_heads ({2 * heads})")
+    if heads % kv_heads:
+        raise LabError(f"config key model.num_key_value_heads: found {kv_heads}, wanted a divisor of num_attention_heads ({heads})")
+
+
+def _check_training(training):
+    stop_at, steps = training["stop_at"], training["steps"]
+    if not 1 <= stop_at <= steps - 1:
+        raise LabError(f"config key training.stop_at: found {stop_at}, wanted a step in 1...{steps - 1}")
+
+
+def check_recipe(recipe, prefix):
+    """Raise LabError unless `recipe`, a dict of omit, round and replay, treats each component once and only as that component allows.
+
+    `prefix` goes before the verb in the message: `--` for a flag, the key's path for a config file.
+    """
+    treated = {}
+    for verb in RECIPE_VERBS:
+        for component in recipe.get(verb, []):
+            allowed = [known for known, verbs in COMPONENTS.items() if verb == "omit" or verb in verbs]
+            if component not in allowed:
+                raise LabError(f"{prefix}{verb}: found {component!r}, wanted one of {', '.join(allowed)}")
+            if component in treated:
+                raise LabError(f"{prefix}{verb}: found {component!r} a second time, after {treated[component]}; wanted it once")
+            treated[component] = verb
+
+
+def _check_variant(name, recipe):
+    if name in RESERVED_NAMES:
+        raise LabError(f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than {', '.join(RESERVED_NAMES)}")
+    check_recipe(recipe, f"config key variants.{name}.")

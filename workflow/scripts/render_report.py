@@ -1,0 +1,57 @@
+"""Render the report from the measurements."""
+
+import argparse
+import csv
+import json
+import os
+from pathlib import Path
+
+import jinja2
+
+import command_line
+from lab import atomic, settings
+from lab.errors import LabError
+
+INPUTS = ["verdict", "divergence", "numel", "file", "half", "machine"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--template", required=True, help="jinja2 template")
+    for name in INPUTS:
+        parser.add_argument(f"--{name}", required=True, help="JSON to show")
+    parser.add_argument("--log", required=True, help="straight_log.csv")
+    parser.add_argument("--losses", required=True, help="picture of the loss curves")
+    parser.add_argument("--pictured-divergence", required=True, help="picture of the distances")
+    parser.add_argument("--out", required=True, help="Markdown file to write")
+    parser.add_argument("--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's")
+    args = parser.parse_args()
+
+    facts = {name: json.loads(Path(getattr(args, name)).read_text(encoding="utf-8")) for name in INPUTS}
+    facts["settings"] = settings.load(settings.parse_overrides(args.settings))
+    with open(args.log, newline="", encoding="utf-8") as file:
+        facts["losses"] = list(csv.DictReader(file))
+    pictures = {"losses": args.losses, "divergence": args.pictured_divergence}
+    facts["pictures"] = {name: link(path, args.out) for name, path in pictures.items()}
+    atomic.write_text(args.out, render(Path(args.template), facts))
+
+
+def link(path, document):
+    """Return the way from the folder of `document` to `path`, as Markdown links it."""
+    return Path(os.path.relpath(path, Path(document).parent)).as_posix().replace(" ", "%20")
+
+
+def render(template, facts):
+    """Return the text that the jinja2 file `template` makes of `facts`. Raises LabError when it is no valid template or names a missing fact."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["short"] = lambda number: "0" if number == 0 else f"{number:.2g}"
+    try:
+        return environment.get_template(template.name).render(facts)
+    except jinja2.TemplateError as error:
+        raise LabError(f"{template}: {error}") from error
+
+
+if __name__ == "__main__":
+    command_line.run(main)
