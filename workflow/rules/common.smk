@@ -14,7 +14,7 @@ sys.path.insert(0, SCRIPTS)
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
-from lab.settings import RECIPE_VERBS, check
+from lab.settings import RECIPE_VERBS, check, schema, with_numbers
 from lab.sources import sources
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
@@ -25,6 +25,7 @@ STARTED = time.time()
 MACHINE = fingerprint()
 
 try:
+    config.update(with_numbers(config, schema()))
     check(config)
     for key in ("train", "val"):
         path = config["data"][key]

@@ -11,14 +11,14 @@ if not config["data"]["train"]:
             val=VAL,
         log:
             f"{OUT}logs/encode_corpus.log",
+        conda:
+            "../../envs/conda.yaml"
+        threads: 1
         params:
             corpus=["--corpus", config["data"]["corpus"]] if config["data"]["corpus"] else [],
             validation=config["data"]["validation"],
             # Stands for the default corpus' text; its files lie outside the project.
             package=None if config["data"]["corpus"] else version("snakemake"),
-        conda:
-            "../../envs/conda.yaml"
-        threads: 1
         shell:
             "python {input.code[0]:q} {params.corpus:q} --validation {params.validation}"
             " --train {output.train:q} --val {output.val:q} 2> {log:q}"

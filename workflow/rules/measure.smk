@@ -11,11 +11,11 @@ rule half:
         measured=f"{OUT}fp16.json",
     log:
         f"{OUT}logs/half.log",
-    params:
-        settings=training_settings(),
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
+    params:
+        settings=training_settings(),
     shell:
         "python {input.code[0]:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
         " --report {output.measured:q} --settings {params.settings:q} 2> {log:q}"
@@ -31,11 +31,11 @@ rule count_state:
         file=f"{OUT}resume.json",
     log:
         f"{OUT}logs/count_state.log",
-    params:
-        settings=training_settings(),
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        settings=training_settings(),
     shell:
         "python {input.code[0]:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
         " --file {output.file:q} --settings {params.settings:q} 2> {log:q}"
@@ -54,12 +54,12 @@ rule divergence:
         steps=f"{OUT}divergence_steps.csv",
     log:
         f"{OUT}logs/divergence.log",
-    params:
-        runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
-        first_updates=config["divergence"]["first_updates"],
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
+        first_updates=config["divergence"]["first_updates"],
     shell:
         "python {input.code[0]:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
         " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
@@ -74,15 +74,14 @@ rule machine:
         f"{OUT}machine.json",
     log:
         f"{OUT}logs/machine.log",
-    params:
-        settings=training_settings(),
-        machine=MACHINE,
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        settings=training_settings(),
+        machine=MACHINE,
     shell:
-        "python {input.code[0]:q} --train {input.train:q} --val {input.val:q} --out {output:q}"
-        " --settings {params.settings:q} 2> {log:q}"
+        "python {input.code[0]:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
 
 
 rule verdict:
@@ -96,11 +95,11 @@ rule verdict:
         report(f"{OUT}verdict.json", caption="../report/verdict.rst", category="Verdict"),
     log:
         f"{OUT}logs/verdict.log",
-    params:
-        settings=section("training", "variants", "verdict"),
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        settings=section("training", "variants", "verdict"),
     shell:
         "python {input.code[0]:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
         " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

@@ -11,12 +11,12 @@ rule plots:
         divergence=report(f"{OUT}divergence.svg", caption="../report/distance.rst", category="Pictures"),
     log:
         f"{OUT}logs/plots.log",
-    params:
-        logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
-        stop_at=STOP_AT,
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
+        stop_at=STOP_AT,
     shell:
         "python {input.code[0]:q} {params.logs:q} --steps {input.steps:q} --stop-at {params.stop_at}"
         " --losses {output.losses:q} --divergence {output.divergence:q} 2> {log:q}"
@@ -39,11 +39,11 @@ rule render_report:
         report("report.md", caption="../report/report.rst", category="Report"),
     log:
         f"{OUT}logs/render_report.log",
-    params:
-        settings=section("training", "variants"),
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        settings=section("training", "variants"),
     shell:
         "python {input.code[0]:q} --template {input.template:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
         " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"

@@ -13,12 +13,12 @@ rule uninterrupted:
         f"{OUT}logs/{{run}}.log",
     wildcard_constraints:
         run="straight|repeat",
-    params:
-        settings=training_settings(),
-        machine=MACHINE,
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
+    params:
+        settings=training_settings(),
+        machine=MACHINE,
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
         " --record {output.record:q} --settings {params.settings:q} 2> {log:q}"
@@ -32,13 +32,13 @@ rule stopped:
         resume=f"{OUT}resume.pth",
     log:
         f"{OUT}logs/resume.log",
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["training"]["threads"]
     params:
         stop_at=STOP_AT,
         settings=training_settings(),
         machine=MACHINE,
-    conda:
-        "../../envs/conda.yaml"
-    threads: config["training"]["threads"]
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
         " --settings {params.settings:q} 2> {log:q}"
@@ -57,13 +57,13 @@ rule variant:
         f"{OUT}logs/{{variant}}.log",
     wildcard_constraints:
         variant="|".join(VARIANTS),
+    conda:
+        "../../envs/conda.yaml"
+    threads: config["training"]["threads"]
     params:
         recipe=recipe,
         settings=training_settings(),
         machine=MACHINE,
-    conda:
-        "../../envs/conda.yaml"
-    threads: config["training"]["threads"]
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q}"
         " --out {output.weights:q} --log {output.log:q} --record {output.record:q}"

@@ -26,7 +26,9 @@ def main():
     state.check(resume, list(settings.COMPONENTS), chosen["training"]["steps"], args.resume)
 
     model = sum(tensor.numel() for name, tensor in resume["model"].items() if name != SHARED)
-    moments = [value for entry in resume["optimizer"]["state"].values() for value in entry.values() if torch.is_tensor(value) and value.dim() > 0]
+    moments = [
+        value for entry in resume["optimizer"]["state"].values() for value in entry.values() if torch.is_tensor(value) and value.dim() > 0
+    ]
     optimizer = sum(tensor.numel() for tensor in moments)
     write(args.numel, {"model_numel": model, "optimizer_numel": optimizer, "ratio": optimizer / model})
 

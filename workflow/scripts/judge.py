@@ -55,7 +55,14 @@ def variant_claims(name, recipe, run, chosen):
         yield claim("identical", text, same, run["max_abs_diff"], "byte-identical", name)
         return
     limit = limits["max_abs_diff"]
-    yield claim("differs", f"{name} lost state and ends elsewhere than straight.", run["max_abs_diff"] > limit, run["max_abs_diff"], f"> {limit}", name)
+    yield claim(
+        "differs",
+        f"{name} lost state and ends elsewhere than straight.",
+        run["max_abs_diff"] > limit,
+        run["max_abs_diff"],
+        f"> {limit}",
+        name,
+    )
     omitted = recipe.get("omit", [])
     if "optimizer" in omitted:
         ratio, limit = run["updates"][0]["ratio"], limits["update_ratio"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 import command_line
 from lab import atomic, checkpoint
@@ -76,18 +77,14 @@ def weights_gap(straight, run):
     """Return identical, both digests, the largest absolute difference of any weight, and |run - straight| / |straight| (L2, in float64)."""
     if run.weights.keys() != straight.weights.keys():
         raise LabError(f"{run.name}.pth: its tensors are not those of {straight.name}.pth")
-    largest, difference, size = 0.0, 0.0, 0.0
-    for name, reference in straight.weights.items():
-        gap = run.weights[name].double() - reference.double()
-        largest = max(largest, gap.abs().max().item())
-        difference += gap.square().sum().item()
-        size += reference.double().square().sum().item()
+    difference = torch.cat([(run.weights[name].double() - tensor.double()).flatten() for name, tensor in straight.weights.items()])
+    reference = torch.cat([tensor.double().flatten() for tensor in straight.weights.values()])
     return {
         "identical": run.sha256 == straight.sha256,
         "sha256": run.sha256,
         "straight_sha256": straight.sha256,
-        "max_abs_diff": largest,
-        "rel_l2": (difference / size) ** 0.5,
+        "max_abs_diff": difference.abs().max().item(),
+        "rel_l2": (difference.norm() / reference.norm()).item(),
     }
 
 

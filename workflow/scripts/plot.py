@@ -3,18 +3,16 @@
 import argparse
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
-import pandas as pd  # noqa: E402
-
-import command_line  # noqa: E402
-from lab import atomic  # noqa: E402
+import command_line
+from lab import atomic
 
 # Runs are told apart by dash and marker first, so that a print in black and white can be read.
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
 MARKERS = "osD^vPX*"
+SIZE = (8, 4.2)  # inches
 COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f", "#e69f00"]
 
 
@@ -26,53 +24,60 @@ def main():
     parser.add_argument("--losses", required=True, help="SVG to write: the loss curves")
     parser.add_argument("--divergence", required=True, help="SVG to write: the distances, on a log axis")
     args = parser.parse_args()
+    plt.switch_backend("svg")
     # Ids in the SVG are hashed with a salt that is random unless it is set; its date would change too.
     plt.rcParams.update({"svg.hashsalt": "exact-resume", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
 
     logs = {Path(path).name.removesuffix("_log.csv"): pd.read_csv(path) for path in args.log}
+    styles = {name: style(index) for index, name in enumerate(logs)}
     steps = pd.read_csv(args.steps)
-    save(draw_losses(logs, args.stop_at), args.losses)
-    save(draw_divergence(steps[steps["run"] != "repeat"], args.stop_at), args.divergence)
+    save(draw_losses(logs, styles, args.stop_at), args.losses)
+    save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
 
 
 def style(index):
-    return {"linestyle": DASHES[index % len(DASHES)], "marker": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)]}
+    """Return the line style of the run with this index; markers of neighbours are set off against each other so that none hides another."""
+    look = {"linestyle": DASHES[index % len(DASHES)], "marker": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)]}
+    return {**look, "markevery": (index % 5, 5), "markersize": 5, "markerfacecolor": "none"}
 
 
-def draw_losses(logs, stop_at):
+def draw_losses(logs, styles, stop_at):
     """Return a figure of train_loss over step, a line for each run of `logs`, by name; equal runs lie on top of each other."""
-    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    for index, (name, log) in enumerate(logs.items()):
-        axes.plot(log["step"], log["train_loss"], label=name, markevery=(index % 5, 5), markersize=5, markerfacecolor="none", **style(index))
+    figure, axes = plt.subplots(figsize=SIZE, layout="constrained")
+    for name, log in logs.items():
+        axes.plot(log["step"], log["train_loss"], label=name, **styles[name])
     finish(axes, stop_at, "training loss")
     return figure
 
 
-def draw_divergence(steps, stop_at):
-    """Return a figure of rel_l2 over step on a log axis, a line for each run; runs at distance 0 throughout lie on a line below the axis' decades."""
-    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    identical = []
-    for index, (name, run) in enumerate(steps.groupby("run", sort=False)):
-        apart = run[run["rel_l2"] > 0]
-        if apart.empty:
-            identical.append(name)
-            continue
-        axes.plot(apart["step"], apart["rel_l2"], label=name, markevery=(index % 3, 3), markersize=5, markerfacecolor="none", **style(index))
+def draw_divergence(steps, styles, stop_at):
+    """Return a figure of rel_l2 over step on a log axis, a line for each run.
+
+    Runs at distance 0 throughout, which a log axis has no place for, share one line below all others.
+    """
+    figure, axes = plt.subplots(figsize=SIZE, layout="constrained")
+    apart = steps[steps["rel_l2"] > 0]
+    for name, run in apart.groupby("run", sort=False):
+        axes.plot(run["step"], run["rel_l2"], label=name, **styles[name])
     axes.set_yscale("log")
+    identical = [name for name in steps["run"].unique() if name not in set(apart["run"])]
     if identical:
-        lowest = steps.loc[steps["rel_l2"] > 0, "rel_l2"].min() if len(identical) < steps["run"].nunique() else 1.0
-        axes.plot([steps["step"].min(), steps["step"].max()], [lowest / 10] * 2, color="black", linewidth=2, label=f"{', '.join(identical)}: 0 at every step")
-        axes.annotate("0", (steps["step"].max(), lowest / 10), xytext=(6, 0), textcoords="offset points", va="center")
+        floor = apart["rel_l2"].min() / 10 if len(apart) else 1.0
+        axes.plot([steps["step"].min(), steps["step"].max()], [floor, floor], color="black", linewidth=2)
+        text = f"0 at every step: {', '.join(identical)}"
+        axes.annotate(text, (steps["step"].max(), floor), xytext=(0, 4), textcoords="offset points", ha="right", va="bottom")
     finish(axes, stop_at, "distance of the weights from straight\n(relative L2, estimated within 2 %)")
     return figure
 
 
 def finish(axes, stop_at, label):
     axes.axvline(stop_at, color="#999999", linewidth=1, zorder=0)
-    axes.annotate(f"stop at {stop_at}", (stop_at, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -2), textcoords="offset points", va="top", color="#666666")
+    place = {"xycoords": ("data", "axes fraction"), "xytext": (4, -2), "textcoords": "offset points", "va": "top"}
+    axes.annotate(f"stop at {stop_at}", (stop_at, 1.0), color="#666666", **place)
     axes.set_xlabel("step")
     axes.set_ylabel(label)
-    axes.figure.legend(loc="outside right upper", frameon=False, handlelength=3.5)
+    if axes.get_legend_handles_labels()[0]:
+        axes.figure.legend(loc="outside right upper", frameon=False, handlelength=3.5)
 
 
 def save(figure, path):

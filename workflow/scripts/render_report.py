@@ -42,9 +42,13 @@ def link(path, document):
 
 
 def render(template, facts):
-    """Return the text that the jinja2 file `template` makes of `facts`. Raises LabError when it is no valid template or names a missing fact."""
+    """Return the text that the jinja2 file `template` makes of `facts`. Raises LabError when it is not valid or names a missing fact."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=jinja2.FileSystemLoader(template.parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["short"] = lambda number: "0" if number == 0 else f"{number:.2g}"
     try:

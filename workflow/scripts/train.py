@@ -15,20 +15,30 @@ from lab.sketch import Sketch
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, epilog="Model and training settings are config.yaml's unless --settings changes them.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Model and training settings are config.yaml's unless --settings changes them."
+    )
     parser.add_argument("--tokens", required=True, help="token file to train on (.npy, 1-D, integers)")
     parser.add_argument("--out", required=True, help="weights to write; with --stop-at the resume file")
     parser.add_argument("--log", help="CSV to write: step,train_loss")
     parser.add_argument("--stop-at", type=int, metavar="K", help="stop after step K and write a resume file")
     parser.add_argument("--resume", metavar="FILE", help="continue from this resume file")
     names = ", ".join(settings.COMPONENTS)
-    parser.add_argument("--omit", action="append", default=[], metavar="COMPONENT", help=f"leave this out of what is restored: {names}; repeatable")
+    parser.add_argument(
+        "--omit", action="append", default=[], metavar="COMPONENT", help=f"leave this out of what is restored: {names}; repeatable"
+    )
     parser.add_argument("--no-optim", action="append_const", dest="omit", const="optimizer", help="the same as --omit optimizer")
     parser.add_argument("--no-skip", action="append_const", dest="omit", const="gen_state", help="the same as --omit gen_state")
-    parser.add_argument("--round", action="append", default=[], metavar="COMPONENT", help="round this to half precision when restoring it; repeatable")
-    parser.add_argument("--replay", action="append", default=[], metavar="COMPONENT", help="rebuild this from the seed instead of restoring it; repeatable")
+    parser.add_argument(
+        "--round", action="append", default=[], metavar="COMPONENT", help="round this to half precision when restoring it; repeatable"
+    )
+    parser.add_argument(
+        "--replay", action="append", default=[], metavar="COMPONENT", help="rebuild this from the seed instead of restoring it; repeatable"
+    )
     parser.add_argument("--record", metavar="FILE", help="NPZ to write: per step the batch's offsets and a sketch of the weights")
-    parser.add_argument("--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's, such as '{\"training\": {\"lr\": 0.001}}'")
+    parser.add_argument(
+        "--settings", metavar="JSON", default="{}", help='settings laid over config.yaml\'s, such as \'{"training": {"lr": 0.001}}\''
+    )
     return parser.parse_args()
 
 
@@ -70,7 +80,7 @@ def check_flags(args, recipe, steps):
 
 
 class Record:
-    """What a run leaves for the measurements: steps, the batches' offsets, and sketches of the weights before the first step and after each."""
+    """What a run leaves for the measurements: steps, batch offsets, and sketches of the weights before the first step and after each."""
 
     def __init__(self, run):
         self.sketch = Sketch(run.model.parameters())

@@ -48,13 +48,13 @@ def halved(state_dict):
 
 
 def load_weights(path, module):
-    """Load the state_dict in `path` into `module`, half-precision tensors widened to the module's dtype. Raises LabError when they don't fit."""
+    """Load the state_dict in `path` into `module`, half precision widened to the module's dtype. Raises LabError when it doesn't fit."""
     fill(module, load(path), path)
     return module
 
 
 def fill(module, state_dict, path):
-    """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming the first tensor that is missing, extra or of another shape."""
+    """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming a tensor that is missing, extra or misshapen."""
     if not isinstance(state_dict, dict):
         raise LabError(f"{path}: found {type(state_dict).__name__}, wanted the model's tensors by name")
     own = module.state_dict()

@@ -12,13 +12,11 @@ def load_tokens(path, vocab_size, length):
     Raises LabError when it is missing, is not such an array, has `length` tokens or fewer, or a token outside 0...vocab_size-1.
     """
     try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        tokens = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise LabError(f"{path}: no such token file") from error
     except (OSError, ValueError, EOFError) as error:
         raise LabError(f"{path}: not a .npy token file: {' '.join(str(error).split())}") from error
-    if not isinstance(tokens, np.ndarray):
-        raise LabError(f"{path}: found an archive, wanted one .npy array")
     if tokens.ndim != 1:
         raise LabError(f"{path}: found an array of {tokens.ndim} dimensions, wanted 1")
     if not np.issubdtype(tokens.dtype, np.integer):
@@ -43,7 +41,7 @@ class RandomCrops:
         self.generator = torch.Generator().manual_seed(seed)
 
     def draw(self):
-        """Return (offsets, inputs, targets): int64 of shapes (batch,), (batch, length), (batch, length); targets are inputs moved by one."""
+        """Return (offsets, inputs, targets): int64 of shapes (batch,), (batch, length), (batch, length); targets are one token ahead."""
         offsets = torch.randint(len(self.tokens) - self.length, (self.batch_size,), generator=self.generator)
         crops = np.stack([self.tokens[start : start + self.length + 1] for start in offsets.tolist()])
         crops = torch.from_numpy(crops.astype(np.int64))

@@ -21,7 +21,8 @@ def make_deterministic(seed, threads, device):
         torch.backends.cudnn.benchmark = False
         torch.backends.cuda.matmul.allow_tf32 = False
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
-    # Deterministic mode also fills every fresh tensor, against reads of uninitialised memory. Every tensor here is written before it is read.
+    # The same as use_deterministic_algorithms(True), which also imports the compiler to tell it; that takes longer than importing torch.
+    torch.set_deterministic_debug_mode("error")
+    # Deterministic mode also fills every fresh tensor, against reads of uninitialised memory. Here each is written before it is read.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(seed)

@@ -17,7 +17,7 @@ def cpu_model():
     if names:
         return names
     if platform.system() == "Darwin":
-        return subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout.strip()
+        return subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], check=True, capture_output=True, text=True).stdout.strip()
     return platform.processor() or platform.machine()
 
 

@@ -131,7 +131,7 @@ class Normalisation(torch.autograd.Function):
 
 
 class Rotation(torch.autograd.Function):
-    """Rotary position embedding of x, shape (batch, heads, length, head_dim), by the angles of `rotary_table`; the gradient is rotated back."""
+    """Rotation of x, shape (batch, heads, length, head_dim), by the angles of `rotary_table`; the gradient is rotated back."""
 
     @staticmethod
     def forward(ctx, x, cos, sin):

@@ -19,5 +19,13 @@ class AdamW(torch.optim.AdamW):
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)
     state_dict = unwrap(Optimizer.state_dict)
-    load_state_dict = unwrap(Optimizer.load_state_dict)
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+    def load_state_dict(self, state_dict):
+        """Load `state_dict`. Raises ValueError when its moments don't have the shapes of the parameters, which torch only notices later."""
+        unwrap(Optimizer.load_state_dict)(self, state_dict)
+        for group in self.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                for name, value in self.state[parameter].items():
+                    if value.dim() > 0 and value.shape != parameter.shape:
+                        raise ValueError(f"{name} of parameter {index}: found shape {list(value.shape)}, wanted {list(parameter.shape)}")

@@ -30,7 +30,7 @@ def load(overrides=None):
     Of each section the keys that are given replace config.yaml's; `variants` is replaced whole.
     Raises LabError naming the key, what was found and what was wanted.
     """
-    settings = yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))
+    settings = with_numbers(yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8")), schema())
     for section, values in (overrides or {}).items():
         lay_over = section != "variants" and isinstance(values, dict) and isinstance(settings.get(section), dict)
         settings[section] = {**settings[section], **values} if lay_over else values
@@ -49,10 +49,37 @@ def parse_overrides(text):
     return overrides
 
 
+def schema():
+    """Return the schema of config.yaml as a dict."""
+    return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+def with_numbers(value, wanted):
+    """Return `value` with each text that the schema `wanted` has as a number read as one, and "null" as None where that is allowed.
+
+    Snakemake hands on the numbers in --config training='{lr: 0.001}' as text, and YAML takes 1e-3 for text. Text that is no
+    number stays as it is, for the check to refuse.
+    """
+    if isinstance(value, dict):
+        named, others = wanted.get("properties", {}), wanted.get("additionalProperties")
+        others = others if isinstance(others, dict) else {}
+        return {key: with_numbers(item, named.get(key, others)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(item, wanted.get("items", {})) for item in value]
+    if isinstance(value, str) and wanted.get("type") in ("integer", "number"):
+        for read in (int, float):
+            try:
+                return read(value)
+            except ValueError:
+                continue
+    if value == "null" and "null" in wanted.get("type", []):
+        return None
+    return value
+
+
 def check_values(settings):
     """Raise LabError, one line, unless `settings` fits the schema and describes a model that can be built."""
-    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(settings), key=lambda error: list(map(str, error.path)))
+    errors = sorted(jsonschema.Draft202012Validator(schema()).iter_errors(settings), key=lambda error: list(map(str, error.path)))
     if errors:
         raise LabError(_one_line(errors[0]))
     _check_model(settings["model"])
@@ -81,19 +108,21 @@ def _one_line(error):
     if error.validator == "required":
         missing = next(name for name in error.validator_value if name not in error.instance)
         return f"config key {'.'.join(filter(None, [key, missing]))}: missing"
-    if error.validator == "propertyNames":
-        name = error.instance
-        return f"config key {'.'.join(filter(None, [key, str(name)]))}: name has characters other than letters, digits, - and _"
+    if "propertyNames" in error.absolute_schema_path:
+        return f"config key {key}.{error.instance}: name has characters other than letters, digits, - and _"
     if error.validator == "pattern":
         return f"config key {key}: found {error.instance!r}, wanted a path without braces"
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
-        hint = ""
-        if wanted in ("number", "integer") and isinstance(error.instance, str):
-            hint = " (YAML reads 1e-3 as text: write 1.0e-3)"
-        return f"config key {key}: found {error.instance!r}, wanted {wanted}{hint}"
-    limits = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "exclusiveMaximum": "less than", "enum": "one of"}
+        return f"config key {key}: found {error.instance!r}, wanted {wanted}"
+    limits = {
+        "minimum": "at least",
+        "maximum": "at most",
+        "exclusiveMinimum": "more than",
+        "exclusiveMaximum": "less than",
+        "enum": "one of",
+    }
     if error.validator in limits:
         return f"config key {key}: found {error.instance!r}, wanted {limits[error.validator]} {error.validator_value}"
     return f"config key {key}: found {error.instance!r}: {error.message}"
@@ -102,7 +131,9 @@ def _one_line(error):
 def _check_data(data):
     if (data["train"] is None) != (data["val"] is None):
         missing = "train" if data["train"] is None else "val"
-        raise LabError(f"config key data.{missing}: found null, wanted a token file, since the other one of data.train and data.val is given")
+        raise LabError(
+            f"config key data.{missing}: found null, wanted a token file, since the other one of data.train and data.val is given"
+        )
     if data["train"] is not None and data["corpus"] is not None:
         raise LabError("config key data.corpus: found together with data.train and data.val, wanted either text or token files")
 
@@ -139,5 +170,7 @@ def check_recipe(recipe, prefix):
 
 def _check_variant(name, recipe):
     if name in RESERVED_NAMES:
-        raise LabError(f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than {', '.join(RESERVED_NAMES)}")
+        raise LabError(
+            f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than {', '.join(RESERVED_NAMES)}"
+        )
     check_recipe(recipe, f"config key variants.{name}.")

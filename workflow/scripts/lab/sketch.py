@@ -16,7 +16,9 @@ class Sketch:
     def __init__(self, tensors):
         self.tensors = list(tensors)
         generator = torch.Generator().manual_seed(0)
-        self.signs = [torch.randint(2, (t.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1).to(t.device) for t in self.tensors]
+        self.signs = [
+            torch.randint(2, (t.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1).to(t.device) for t in self.tensors
+        ]
 
     @torch.no_grad()
     def take(self):

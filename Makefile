@@ -1,0 +1,58 @@
+# Two commands do all of their own set-up: `make report` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/requirements.installed
+DEVELOPMENT := $(VENV)/requirements-dev.installed
+
+.PHONY: report test lint format dag bench clean
+.DELETE_ON_ERROR:
+
+report: $(RUNTIME)
+	$(BIN)/snakemake -c1 report.md
+
+test: $(DEVELOPMENT)
+	$(BIN)/python -m pytest
+
+lint: $(DEVELOPMENT)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+format: $(DEVELOPMENT)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+# Mermaid text always, an SVG where Graphviz is installed.
+dag: $(RUNTIME)
+	$(BIN)/snakemake --dag mermaid-js report.md > dag.mmd.tmp
+	mv dag.mmd.tmp dag.mmd
+	@if command -v dot > /dev/null; then \
+		$(BIN)/snakemake --dag dot report.md > dag.dot.tmp && dot -Tsvg -o dag.svg.tmp dag.dot.tmp && \
+		rm dag.dot.tmp && mv dag.svg.tmp dag.svg && echo "dag.svg and dag.mmd written"; \
+	else \
+		echo "dag.mmd written; dag.svg needs Graphviz's dot"; \
+	fi
+
+bench: $(DEVELOPMENT)
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/pipeline.py
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(PYTHON): found Python %d.%d, wanted 3.11 or newer" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): envs/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -r envs/requirements.txt
+	touch $@
+
+$(DEVELOPMENT): envs/requirements-dev.txt envs/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -r envs/requirements-dev.txt
+	touch $@ $(RUNTIME)

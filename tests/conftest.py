@@ -1,0 +1,90 @@
+"""What the tests share: a tiny run, and the verbs and the pipeline called as a user calls them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from lab import settings
+from lab.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY_FILE = ROOT / "tests" / "tiny.yaml"
+PROJECT = ["Snakefile", "config.yaml", "workflow", "templates", "profiles", "envs"]
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The settings of config.yaml with those of tiny.yaml laid over them."""
+    return settings.load(yaml.safe_load(TINY_FILE.read_text()))
+
+
+@pytest.fixture(scope="session")
+def tokens():
+    return np.random.default_rng(1).integers(0, 256, 4000).astype(np.uint8)
+
+
+@pytest.fixture
+def make_run(tiny, tokens):
+    """A function that makes a fresh tiny Run, as a new process would."""
+    return lambda: Run(tiny, tokens)
+
+
+@pytest.fixture
+def verb(tmp_path):
+    """A function that runs a step script in a process of its own, in `tmp_path`."""
+
+    def call(name, *flags, **environment):
+        command = [sys.executable, str(ROOT / "workflow" / "scripts" / f"{name}.py"), *map(str, flags)]
+        return subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def snakemake(project, *flags, workdir=None):
+    """Run Snakemake on the copy of the project in `project` with the tiny config."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(project / "Snakefile"), *map(str, flags), "--configfile", str(TINY_FILE)]
+    return subprocess.run(command, cwd=workdir or project, capture_output=True, text=True, check=False)
+
+
+def copy_project(target):
+    """Copy what the pipeline is made of to the folder `target`."""
+    for name in PROJECT:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target / name)
+    return target
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is."""
+    project = copy_project(tmp_path_factory.mktemp("built"))
+    result = snakemake(project, "-c1", "report.md")
+    assert result.returncode == 0, result.stderr
+    (project / "stdout.txt").write_text(result.stdout)
+    return project
+
+
+@pytest.fixture
+def project(built, tmp_path):
+    """A copy of `built` with its results, for tests that change something."""
+    target = tmp_path / "project"
+    shutil.copytree(built, target, copy_function=shutil.copy2)
+    return target
+
+
+def failed_with_one_line(result):
+    """Assert that a process failed as it should on a user's mistake, and return its one line."""
+    assert result.returncode == 1, result.stdout + result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]

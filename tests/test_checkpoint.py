@@ -1,0 +1,156 @@
+"""Checkpoints are whole or absent, equal values give equal bytes, and a file that can't be resumed from is refused in one line."""
+
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import failed_with_one_line
+from lab import atomic, checkpoint, state
+from lab.errors import LabError
+
+
+@pytest.fixture
+def resume_state(make_run):
+    run = make_run()
+    for _ in run.train(4):
+        pass
+    return state.capture(run.components)
+
+
+def test_equal_values_give_equal_bytes_whatever_the_path(tmp_path, resume_state):
+    for name in ("a.pth", "another name.pth"):
+        checkpoint.save(tmp_path / name, resume_state)
+    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "another name.pth").read_bytes()
+
+
+def test_saved_state_comes_back_as_it_was(tmp_path, resume_state):
+    checkpoint.save(tmp_path / "resume.pth", resume_state)
+    loaded = checkpoint.load(tmp_path / "resume.pth")
+    assert list(loaded) == ["model", "optimizer", "step", "gen_state"]
+    assert loaded["step"] == 4
+    assert torch.equal(loaded["gen_state"], resume_state["gen_state"])
+    for name, tensor in resume_state["model"].items():
+        assert torch.equal(loaded["model"][name], tensor)
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "resume.pth"
+    checkpoint.save(path, {"old": 1})
+    before = path.read_bytes()
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        checkpoint.save(path, {"new": lambda: None})
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["resume.pth"]
+
+
+def test_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "out.txt"
+    with atomic.replacing(path, "w") as file:
+        file.write("half")
+        file.flush()
+        assert not path.exists()
+        assert (tmp_path / "out.txt.tmp").read_text() == "half"
+    assert path.read_text() == "half"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_path_that_cant_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"file/out.pth: can't be written: (Not a directory|File exists)"):
+        checkpoint.save(tmp_path / "file" / "out.pth", {})
+
+
+def test_half_precision_keeps_tied_weights_tied(make_run, tmp_path):
+    model = make_run().model
+    checkpoint.save(tmp_path / "full.pth", model.state_dict())
+    checkpoint.save(tmp_path / "half.pth", checkpoint.halved(model.state_dict()))
+    half = checkpoint.load(tmp_path / "half.pth")
+    assert all(tensor.dtype == torch.float16 for tensor in half.values())
+    assert half["lm_head.weight"].data_ptr() == half["model.embed_tokens.weight"].data_ptr()
+    widened = checkpoint.load_weights(tmp_path / "half.pth", make_run().model)
+    for name, tensor in model.state_dict().items():
+        assert widened.state_dict()[name].dtype == torch.float32
+        assert torch.equal(widened.state_dict()[name], tensor.half().float())
+
+
+def test_loading_runs_no_code(tmp_path):
+    class Harmful:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    torch.save({"model": Harmful()}, tmp_path / "harmful.pth")
+    with pytest.raises(LabError, match=r"harmful.pth: not a checkpoint that is safe to read"):
+        checkpoint.load(tmp_path / "harmful.pth")
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 0.5, 0.99, -1])
+def test_truncated_file_is_refused(tmp_path, resume_state, kept):
+    path = tmp_path / "resume.pth"
+    checkpoint.save(path, resume_state)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)] if isinstance(kept, float) else content[:kept])
+    with pytest.raises(LabError, match=r"resume.pth: truncated or not a checkpoint"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("record", ["data.pkl", "byteorder"])
+def test_archive_without_a_checkpoint_is_refused(tmp_path, record):
+    with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
+        archive.writestr(f"archive/{record}", b"other")
+    with pytest.raises(LabError, match=r"other.pth: not a checkpoint"):
+        checkpoint.load(tmp_path / "other.pth")
+
+
+def test_missing_file_and_folder_are_refused(tmp_path):
+    for path in (tmp_path / "none.pth", tmp_path):
+        with pytest.raises(LabError, match="can't be read"):
+            checkpoint.load(path)
+
+
+def without(name):
+    return lambda saved: saved.pop(name)
+
+
+def replaced(name, value):
+    return lambda saved: saved.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without("optimizer"), "component optimizer is missing from the resume file"),
+        (without("gen_state"), "component gen_state is missing from the resume file"),
+        (replaced("scaler", {}), "component scaler is unknown"),
+        (replaced("step", 8), "component step: found 8, wanted a step before the last one, 8"),
+        (replaced("step", 99), "component step: found 99, wanted a step before the last one, 8"),
+        (replaced("step", -1), "component step: found -1, wanted a whole number"),
+        (replaced("step", "4"), "component step: found '4', wanted a whole number"),
+        (replaced("gen_state", torch.zeros(3, dtype=torch.uint8)), "component gen_state doesn't fit this run"),
+        (replaced("gen_state", 5), "component gen_state doesn't fit this run"),
+        (replaced("optimizer", {}), "component optimizer doesn't fit this run"),
+        (replaced("model", {}), "is missing; wanted the tensors of the configured model"),
+        (replaced("model", 3), "found int, wanted the model's tensors by name"),
+        (lambda saved: saved["model"].update({"lm_head.weight": torch.zeros(9, 32)}), "found shape [9, 32], wanted [256, 32]"),
+        (lambda saved: saved["optimizer"]["state"][0].update(exp_avg=torch.zeros(5)), "exp_avg of parameter 0: found shape [5]"),
+    ],
+)
+def test_resume_file_that_doesnt_fit_is_refused(make_run, resume_state, damage, message):
+    damage(resume_state)
+    with pytest.raises(LabError) as refused:
+        make_run().resume(resume_state, "resume.pth", {})
+    assert str(refused.value).startswith("resume.pth: ")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_train_refuses_a_bad_resume_file_in_one_line_and_leaves_nothing(verb, tmp_path, tokens):
+    np.save(tmp_path / "train.npy", tokens)
+    (tmp_path / "resume.pth").write_bytes(b"no checkpoint")
+    result = verb("train", "--tokens", "train.npy", "--resume", "resume.pth", "--out", "out.pth", "--log", "out.csv")
+    assert "resume.pth: truncated or not a checkpoint" in failed_with_one_line(result)
+    assert sorted(os.listdir(tmp_path)) == ["resume.pth", "train.npy"]

@@ -1,0 +1,286 @@
+"""The real Snakefile, on a tiny config: what it builds, when it builds it again, and what it refuses."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import ROOT, copy_project, snakemake
+
+pytestmark = pytest.mark.pipeline
+
+RUNS = ["straight", "repeat", "resumed", "noopt", "noskip", "nostep", "weightsonly", "halfmodel", "replayed"]
+TRAINING = {"uninterrupted", "stopped", "variant"}
+MEASUREMENTS = {"half", "count_state", "divergence", "verdict", "plots", "render_report"}
+
+
+def planned(project, *flags):
+    """The set of rules that Snakemake would run for the report."""
+    result = snakemake(project, "-c1", "-n", "report.md", *flags)
+    assert result.returncode == 0, result.stderr + result.stdout
+    return set(re.findall(r"^(?:local)?rule (\w+):", result.stdout + result.stderr, re.MULTILINE))
+
+
+def read(project, name):
+    return json.loads((project / "results" / name).read_text())
+
+
+def digests(folder):
+    names = [path for path in folder.rglob("*") if path.is_file() and ".snakemake" not in path.parts and "logs" not in path.parts]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in names}
+
+
+def test_every_artifact_is_there_and_nothing_half_written(built):
+    present = {path.name for path in (built / "results").iterdir()}
+    assert present == {
+        *(f"{run}{end}" for run in RUNS for end in (".pth", "_log.csv", "_record.npz")),
+        *("train.npy", "val.npy", "resume.pth", "resume.json", "straight_fp16.pth", "fp16.json", "optim.json", "machine.json"),
+        *("divergence.json", "divergence.csv", "divergence_steps.csv", "losses.svg", "divergence.svg", "verdict.json", "logs"),
+    }
+    assert not list(built.rglob("*.tmp"))
+
+
+def test_lossless_runs_are_byte_identical_and_no_other_is(built):
+    results = built / "results"
+    straight = (results / "straight.pth").read_bytes()
+    identical = {run for run in RUNS if (results / f"{run}.pth").read_bytes() == straight}
+    assert identical == {"straight", "repeat", "resumed", "replayed"}
+    told = {run for run, measured in read(built, "divergence.json")["runs"].items() if measured["identical"]}
+    assert told == identical - {"straight"}
+
+
+def test_logs_have_the_labs_columns_and_steps(built):
+    lines = {run: (built / "results" / f"{run}_log.csv").read_text().splitlines() for run in RUNS}
+    assert all(text[0] == "step,train_loss" for text in lines.values())
+    assert [line.split(",")[0] for line in lines["straight"][1:]] == [str(step) for step in range(1, 9)]
+    assert all(re.fullmatch(r"\d+,\d+\.\d{6}", line) for text in lines.values() for line in text[1:])
+    assert lines["resumed"][1:] == lines["straight"][5:]
+    assert [line.split(",")[0] for line in lines["noskip"][1:]] == ["5", "6", "7", "8"]
+
+
+def test_divergence_is_what_the_weights_say(built):
+    straight, noopt = (torch.load(built / "results" / f"{run}.pth", weights_only=True) for run in ("straight", "noopt"))
+    told = read(built, "divergence.json")["runs"]["noopt"]
+    assert told["max_abs_diff"] == max((straight[name].double() - noopt[name].double()).abs().max().item() for name in straight)
+    flat = [torch.cat([tensor.flatten().double() for tensor in weights.values()]) for weights in (straight, noopt)]
+    assert told["rel_l2"] == pytest.approx(((flat[0] - flat[1]).norm() / flat[0].norm()).item(), rel=1e-12)
+    assert told["sha256"] == hashlib.sha256((built / "results" / "noopt.pth").read_bytes()).hexdigest()
+    assert told["first_differing_step"] == 6, "step 5 still has the restored weights; its update is the first to differ"
+
+
+def test_rewound_run_sees_the_first_batches_again(built):
+    runs = read(built, "divergence.json")["runs"]
+    assert {run: measured["batches_seen_before"] for run, measured in runs.items()} == {
+        run: 4 if run in ("noskip", "weightsonly") else 0 for run in runs
+    }
+
+
+def test_counts_are_those_of_the_files(built):
+    resume = torch.load(built / "results" / "resume.pth", weights_only=True)
+    assert list(resume) == ["model", "optimizer", "step", "gen_state"]
+    counts = read(built, "optim.json")
+    parameters = sum(tensor.numel() for name, tensor in resume["model"].items() if name != "lm_head.weight")
+    assert counts == {"model_numel": parameters, "optimizer_numel": 2 * parameters, "ratio": 2.0}
+    half = read(built, "fp16.json")
+    assert half["fp32_bytes"] == (built / "results" / "straight.pth").stat().st_size
+    assert half["fp16_bytes"] == (built / "results" / "straight_fp16.pth").stat().st_size
+    assert 0 < half["max_logit_diff"] < 0.01
+
+
+def test_default_corpus_is_the_python_source_of_snakemake(built):
+    import snakemake as package
+
+    tokens = np.concatenate([np.load(built / "results" / name) for name in ("train.npy", "val.npy")])
+    assert tokens.dtype == np.uint8
+    assert tokens.ndim == 1
+    text = tokens.tobytes().decode("utf-8")
+    with open(package.__file__, encoding="utf-8", newline="") as file:
+        assert file.read() in text
+    assert len(np.load(built / "results" / "val.npy")) == round(len(tokens) / 10)
+
+
+def test_pipeline_ends_with_one_line_that_names_the_digest(built):
+    digest = hashlib.sha256((built / "results" / "straight.pth").read_bytes()).hexdigest()
+    lines = [line for line in (built / "stdout.txt").read_text().splitlines() if digest in line]
+    assert lines == [f"identical: straight.pth = repeat.pth = resumed.pth = replayed.pth (sha256 {digest})"]
+
+
+def test_report_has_the_three_sections_and_the_numbers(built):
+    text = (built / "report.md").read_text()
+    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## 무엇을 저장하나", "## 빠뜨리면", "## 반정밀도"]
+    assert str(read(built, "optim.json")["ratio"]) in text
+    assert str(read(built, "fp16.json")["fp16_bytes"]) in text
+    assert "판정: 합격" in text.split("##")[0]
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (built / picture).read_text().startswith("<?xml")
+    assert len(re.findall(r"!\[", text)) == 2
+
+
+def test_check_passes_and_fails_with_the_verdict(project):
+    assert snakemake(project, "-c1", "check").returncode == 0
+    flags = ("--config", 'verdict={"fp16_bytes_ratio": 0.1}')
+    result = snakemake(project, "-c1", "check", *flags)
+    assert result.returncode == 1
+    assert "FAIL  Half precision nearly halves the weights file." in result.stdout
+    assert snakemake(project, "-c1", "report.md", *flags).returncode == 0
+    assert "판정: 불합격" in (project / "report.md").read_text()
+
+
+def test_up_to_date_call_does_nothing(built):
+    result = snakemake(built, "-c1", "report.md")
+    assert "Nothing to be done" in result.stdout + result.stderr
+
+
+def test_two_cores_and_another_job_order_give_the_same_bytes(built, tmp_path):
+    other = copy_project(tmp_path)
+    variants = [f"results/{run}.pth" for run in reversed(RUNS)]
+    assert snakemake(other, "-c2", *variants).returncode == 0
+    assert snakemake(other, "-c2", "report.md").returncode == 0
+    expected = digests(built / "results")
+    assert digests(other / "results") == expected
+    assert (other / "report.md").read_bytes() == (built / "report.md").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "rules"),
+    [
+        ("templates/report.ko.md.j2", {"render_report"}),
+        ("workflow/scripts/render_report.py", {"render_report"}),
+        ("workflow/scripts/export_half.py", {"half", "verdict", "render_report"}),
+        ("workflow/scripts/plot.py", {"plots", "render_report"}),
+        ("workflow/scripts/judge.py", {"verdict", "render_report"}),
+        ("workflow/scripts/lab/checkpoint.py", TRAINING | MEASUREMENTS),
+        ("workflow/scripts/lab/model.py", TRAINING | MEASUREMENTS),
+        ("workflow/scripts/encode_corpus.py", {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS),
+    ],
+)
+def test_edited_file_makes_just_what_depends_on_it_stale(project, changed, rules):
+    path = project / changed
+    original = path.read_text()
+    path.touch()
+    assert planned(project) == set(), "a touch changes nothing"
+    path.write_text(original + "\n")
+    assert planned(project) == rules
+
+
+@pytest.mark.parametrize(
+    ("flags", "rules"),
+    [
+        (["training={lr: 0.001}"], {"machine"} | TRAINING | MEASUREMENTS),
+        (["training={stop_at: 5}"], {"stopped", "variant"} | MEASUREMENTS - {"half"}),
+        (["language=en"], {"render_report"}),
+        (["verdict={logit_diff: 0.5}"], {"verdict", "render_report"}),
+        (["variants={mine: {omit: [step, optimizer]}}"], {"variant", "divergence", "verdict", "plots", "render_report"}),
+        (["data={validation: 0.2}"], {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS),
+    ],
+)
+def test_changed_knob_makes_just_what_depends_on_it_stale(built, flags, rules):
+    assert planned(built, "--config", *flags) == rules
+
+
+@pytest.mark.parametrize("fact", ['"torch": version("torch")', '"cpu": cpu_model()', '"simd": simd_extensions()'])
+def test_another_machine_makes_the_trained_artifacts_stale(project, fact):
+    path = project / "workflow/scripts/lab/fingerprint.py"
+    text = path.read_text()
+    assert fact in text
+    path.write_text(text.replace(fact, f'{fact.split(":")[0]}: "another"'))
+    assert planned(project) == {"machine"} | TRAINING | MEASUREMENTS
+
+
+def test_own_variant_runs_with_one_line_of_config(project):
+    flags = ("--config", "variants={mine: {round: [optimizer]}}")
+    assert snakemake(project, "-c2", "report.md", *flags).returncode == 0
+    assert not read(project, "divergence.json")["runs"]["mine"]["identical"]
+    assert "| `mine` | `optimizer` 반정밀도로 반올림 | 아니요 |" in (project / "report.md").read_text()
+
+
+def test_english_report_has_the_same_headings(project):
+    assert snakemake(project, "-c1", "report.md", "--config", "language=en").returncode == 0
+    text = (project / "report.md").read_text()
+    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## 무엇을 저장하나", "## 빠뜨리면", "## 반정밀도"]
+    assert "**Verdict: passed.**" in text
+
+
+def test_flat_layout_with_own_tokens_matches_the_labs_own(built, tmp_path):
+    """outdir=. puts everything beside the report, in a folder with a blank in its name, and tokenizes nothing."""
+    folder = tmp_path / "my lab"
+    folder.mkdir()
+    for name in ("train.npy", "val.npy"):
+        shutil.copy(built / "results" / name, folder)
+    flags = ("report.md", "-c2", "-d", folder, "--config", "outdir=.", "data={train: train.npy, val: val.npy}")
+    result = snakemake(ROOT, *flags, workdir=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "encode_corpus" not in result.stdout + result.stderr
+    assert {"straight.pth", "straight_log.csv", "resume.pth", "report.md", "fp16.json"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "straight.pth").read_bytes() == (built / "results" / "straight.pth").read_bytes()
+    assert "](losses.svg)" in (folder / "report.md").read_text()
+
+
+def test_own_text_folder_is_encoded_in_the_order_of_names(project, tmp_path):
+    corpus = tmp_path / "texts"
+    (corpus / "b").mkdir(parents=True)
+    (corpus / "b" / "two.txt").write_text("둘" * 100, encoding="utf-8")
+    (corpus / "a.txt").write_text("하나" * 100, encoding="utf-8")
+    (corpus / ".hidden").write_text("no")
+    assert snakemake(project, "-c1", "results/train.npy", "--config", f"data={{corpus: '{corpus}'}}").returncode == 0
+    tokens = np.concatenate([np.load(project / "results" / name) for name in ("train.npy", "val.npy")])
+    assert tokens.tobytes().decode("utf-8") == "하나" * 100 + "둘" * 100
+    (corpus / "a.txt").write_text("셋", encoding="utf-8")
+    assert "encode_corpus" in planned(project, "--config", f"data={{corpus: '{corpus}'}}")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("training={lrr: 1}", "error: config key training.lrr: unknown"),
+        ("training={steps: many}", "error: config key training.steps: found 'many', wanted integer"),
+        ("training={stop_at: 8}", "error: config key training.stop_at: found 8, wanted a step in 1...7"),
+        ("variants={mine: {omit: [momentum]}}", "error: config key variants.mine.omit: found 'momentum'"),
+        ("data={corpus: nowhere.txt}", "error: nowhere.txt: no such file or folder"),
+        ("data={train: a.npy, val: b.npy}", "error: config key data.train: found a.npy, wanted an existing token file"),
+    ],
+)
+def test_bad_config_is_refused_before_any_job(project, config, message):
+    before = digests(project)
+    result = snakemake(project, "-c1", "report.md", "--config", config)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith(message)
+    assert "Traceback" not in result.stderr
+    assert "rule " not in result.stderr
+    assert digests(project) == before
+
+
+@pytest.mark.parametrize(("text", "message"), [(b"", "the corpus is empty"), (b"\xff\xfe", "found a byte that is not UTF-8 at 0")])
+def test_unusable_corpus_stops_the_pipeline_with_its_reason(project, tmp_path, text, message):
+    (tmp_path / "corpus.txt").write_bytes(text)
+    result = snakemake(project, "-c1", "results/train.npy", "--config", f"data={{corpus: '{tmp_path / 'corpus.txt'}'}}")
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (project / "results" / "train.npy").exists()
+
+
+def test_snakemakes_own_report_holds_pictures_and_captions(built, tmp_path):
+    result = snakemake(built, "--report", tmp_path / "report.html", "report.md")
+    assert result.returncode == 0, result.stderr
+    html = (tmp_path / "report.html").read_text()
+    for wanted in ("losses.svg", "divergence.svg", "verdict.json", "Pictures", "on a log axis, estimated from sketches"):
+        assert wanted in html
+
+
+def test_every_script_explains_itself():
+    for script in sorted((ROOT / "workflow" / "scripts").glob("*.py")):
+        if script.name == "command_line.py":
+            continue
+        result = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, script
+        assert "usage:" in result.stdout
+        assert len(result.stdout.splitlines()) > 5

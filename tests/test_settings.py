@@ -1,0 +1,109 @@
+"""A bad knob is refused in one line that names it, what was found and what was wanted."""
+
+import copy
+
+import pytest
+import yaml
+
+from conftest import ROOT, failed_with_one_line
+from lab import settings
+from lab.errors import LabError
+
+DEFAULTS = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def changed(path, value):
+    config = copy.deepcopy(DEFAULTS)
+    section = config
+    *parents, last = path.split(".")
+    for name in parents:
+        section = section.setdefault(name, {})
+    section[last] = value
+    return config
+
+
+def test_the_defaults_are_accepted():
+    settings.check(DEFAULTS)
+
+
+def test_the_schema_knows_just_the_sections_of_the_config():
+    assert set(yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())["properties"]) == set(DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("training.lrr", 1, "config key training.lrr: unknown; wanted one of batch_size"),
+        ("trainning", {}, "config key trainning: unknown; wanted one of data"),
+        ("training.lr", "1e-3x", "config key training.lr: found '1e-3x', wanted number"),
+        ("training.lr", -1, "config key training.lr: found -1, wanted more than 0"),
+        ("training.steps", 6.5, "config key training.steps: found 6.5, wanted integer"),
+        ("training.steps", True, "config key training.steps: found True, wanted integer"),
+        ("training", 3, "config key training: found 3, wanted object"),
+        ("training.stop_at", 0, "config key training.stop_at: found 0, wanted a step in 1...59"),
+        ("training.stop_at", 60, "config key training.stop_at: found 60, wanted a step in 1...59"),
+        ("training.device", "tpu", "config key training.device: found 'tpu', wanted one of ['cpu', 'cuda']"),
+        ("language", "fr", "config key language: found 'fr', wanted one of ['ko', 'en']"),
+        ("outdir", "res{x}", "config key outdir: found 'res{x}', wanted a path without braces"),
+        ("model.hidden_size", 100, "config key model.hidden_size: found 100, wanted a multiple of 2 x num_attention_heads (16)"),
+        ("model.num_key_value_heads", 3, "config key model.num_key_value_heads: found 3, wanted a divisor"),
+        ("data.train", "t.npy", "config key data.val: found null, wanted a token file"),
+        ("variants.mine", {"omit": ["optimiser"]}, "config key variants.mine.omit: found 'optimiser', wanted one of model, optimizer"),
+        ("variants.mine", {"round": ["step"]}, "config key variants.mine.round: found 'step', wanted one of model, optimizer"),
+        ("variants.mine", {"replay": ["model"]}, "config key variants.mine.replay: found 'model', wanted one of gen_state"),
+        ("variants.mine", {"omit": ["model"], "round": ["model"]}, "config key variants.mine.round: found 'model' a second time"),
+        ("variants.mine", {"drop": ["model"]}, "config key variants.mine.drop: unknown; wanted one of omit, replay, round"),
+        ("variants.straight", {}, "config key variants.straight: the pipeline uses this name itself"),
+        ("variants.a/b", {}, "config key variants.a/b: name has characters other than letters"),
+    ],
+)
+def test_bad_knob_is_named(path, value, message):
+    with pytest.raises(LabError) as refused:
+        settings.check(changed(path, value))
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_section_is_named():
+    config = {key: value for key, value in DEFAULTS.items() if key != "model"}
+    with pytest.raises(LabError, match="config key model: missing"):
+        settings.check(config)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--stop-at", "60"], "--stop-at: found 60, wanted a step in 1...59"),
+        (["--stop-at", "0"], "--stop-at: found 0, wanted a step in 1...59"),
+        (["--no-optim"], "found without --resume"),
+        (["--omit", "momentum"], "--omit: found 'momentum', wanted one of model, optimizer, step, gen_state"),
+        (["--settings", '{"training": {"lr": "big"}}'], "config key training.lr: found 'big', wanted number"),
+        (["--settings", "lr=3"], "--settings: found 'lr=3', wanted JSON"),
+        (["--settings", "[3]"], "--settings: found '[3]', wanted JSON such as"),
+    ],
+)
+def test_bad_flag_is_refused_before_anything_is_read(verb, flags, message):
+    result = verb("train", "--tokens", "no-such-file.npy", "--out", "out.pth", *flags)
+    assert message in failed_with_one_line(result)
+
+
+def test_settings_lay_over_single_keys_but_variants_whole():
+    chosen = settings.load({"training": {"lr": 0.5}, "variants": {"mine": {}}})
+    assert chosen["training"] == {**DEFAULTS["training"], "lr": 0.5}
+    assert chosen["variants"] == {"mine": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("training.lr", "1e-3", 0.001),
+        ("training.steps", "8", 8),
+        ("data.corpus", "null", None),
+        ("outdir", "8", "8"),
+        ("training.lr", "nan?", "nan?"),
+    ],
+)
+def test_numbers_that_arrive_as_text_are_read(path, text, value):
+    section, key = path.split(".") if "." in path else (None, path)
+    read = settings.with_numbers(changed(path, text), settings.schema())
+    assert (read[section] if section else read)[key] == value
