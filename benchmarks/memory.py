@@ -4,6 +4,7 @@ That is `import torch`, weights, gradients, both moments (four float32 numbers a
 pass needs. Prints the ratio peak / needed.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -17,19 +18,20 @@ sys.path.insert(0, str(SCRIPTS))
 import numpy as np
 import torch
 import torch.nn.functional as F
+
 from lab import settings
 from lab.run import Run
 
 
 def main():
-    chosen = settings.load({"training": {"steps": 8}})
+    overrides = {"training": {"steps": 8}}
     tokens = np.random.default_rng(0).integers(0, 256, 10**6).astype(np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/train.npy", tokens)
-        train = [f"{SCRIPTS}/train.py", "--tokens", f"{folder}/train.npy", "--out", f"{folder}/out.pth", "--settings", '{"training": {"steps": 8}}']
-        peak = peak_bytes([sys.executable, *train])
+        files = ["--tokens", f"{folder}/train.npy", "--out", f"{folder}/out.pth"]
+        peak = peak_bytes([sys.executable, SCRIPTS / "train.py", *files, "--settings", json.dumps(overrides)])
     imported = peak_bytes([sys.executable, "-c", "import torch"])
-    run = Run(chosen, tokens)
+    run = Run(settings.load(overrides), tokens)
     state = 4 * 4 * sum(parameter.numel() for parameter in run.model.parameters())
     activations = activation_bytes(run)
     needed = imported + state + activations

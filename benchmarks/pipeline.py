@@ -6,7 +6,6 @@
 - up to date: a call with nothing to be done against `snakemake --version`.
 """
 
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,20 +22,20 @@ sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 from lab import settings
 from lab.run import Run
 
-PROJECT = ["Snakefile", "config.yaml", "workflow", "templates", "profiles", "envs"]
-PYTHON_RUNS = 5
+SNAKEMAKE = Path(sys.executable).with_name("snakemake")
+REPEATS = 5
 
 
 def main():
     config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
-        one, two = (copied(Path(folder) / name) for name in ("one", "two"))
-        imports = repeated([sys.executable, "-c", "import torch"], ROOT)
-        one_core = seconds(snakemake("-c1", "report.md"), one)
+        one, two = Path(folder, "one"), Path(folder, "two")
+        imports = repeated([sys.executable, "-c", "import torch"])
+        one_core = seconds(report(one, cores=1))
         step = step_seconds(np.load(one / "results" / "train.npy"))
-        two_cores = seconds(snakemake("-c2", "report.md"), two)
-        idle = repeated(snakemake("-c1", "report.md"), one)
-        version = repeated(snakemake("--version"), one)
+        two_cores = seconds(report(two, cores=2))
+        idle = repeated(report(one, cores=1))
+        version = repeated([SNAKEMAKE, "--version"])
         jobs = len(list((one / "results" / "logs").iterdir()))
 
     steps, stop_at = config["training"]["steps"], config["training"]["stop_at"]
@@ -48,29 +47,21 @@ def main():
     print(f"up to date {idle:.2f} s / snakemake --version {version:.2f} s: {idle / version:.2f} (wanted at most 2.50)")
 
 
-def copied(target):
-    """Copy what the pipeline is made of into the new folder `target`."""
-    target.mkdir()
-    for name in PROJECT:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, target / name)
-    return target
+def report(folder, cores):
+    """Return the command that makes the report in `folder`."""
+    return [SNAKEMAKE, "-s", ROOT / "Snakefile", "-d", folder, f"-c{cores}", "report.md"]
 
 
-def snakemake(*flags):
-    return [str(Path(sys.executable).with_name("snakemake")), *flags]
-
-
-def seconds(command, folder):
+def seconds(command):
     start = time.perf_counter()
-    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     return time.perf_counter() - start
 
 
-def repeated(command, folder):
-    """Run `command` once to warm up, then PYTHON_RUNS times, and return the median seconds."""
-    seconds(command, folder)
-    return statistics.median(seconds(command, folder) for _ in range(PYTHON_RUNS))
+def repeated(command):
+    """Run `command` once to warm up, then REPEATS times, and return the median seconds."""
+    seconds(command)
+    return statistics.median(seconds(command) for _ in range(REPEATS))
 
 
 def step_seconds(tokens):

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 
 import numpy as np
+
 from lab import settings
 from lab.corpus import corpus_files
 from lab.run import Run
@@ -52,7 +53,8 @@ def main():
     tokens = np.frombuffer(b"".join(path.read_bytes() for path in corpus_files(None)), dtype=np.uint8)
     theirs, ours = Run(chosen, tokens), Run(chosen, tokens)
     theirs.model = Theirs(ours.model, chosen["model"])
-    theirs.optimizer = torch.optim.AdamW(theirs.model.parameters(), lr=chosen["training"]["lr"], weight_decay=chosen["training"]["weight_decay"])
+    lr, weight_decay = chosen["training"]["lr"], chosen["training"]["weight_decay"]
+    theirs.optimizer = torch.optim.AdamW(theirs.model.parameters(), lr=lr, weight_decay=weight_decay)
 
     times = {"ours": [], "theirs": []}
     for round_ in range(ROUNDS + 1):
@@ -78,7 +80,10 @@ def seconds(run):
 
 
 def matrix_flops(model, tokens, chosen):
-    """Floating-point operations of a step's matrix products: 6 a weight and token (forward and twice backward), and 12 T^2 hidden a layer and row."""
+    """Return the floating-point operations of a step's matrix products.
+
+    6 for each weight and token (2 forward, 4 backward), and for attention 12 * length * hidden_size for each layer and token.
+    """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
     attention = 12 * chosen["training"]["length"] * tokens * chosen["model"]["hidden_size"] * chosen["model"]["num_hidden_layers"]
     return 6 * weights * tokens + attention
