@@ -105,6 +105,12 @@ def test_processes_with_other_thread_environments_write_the_same_bytes(verb, tmp
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_thread_count_is_the_configs(make_run):
+    torch.set_num_threads(2)
+    assert make_run().training["threads"] == 1
+    assert torch.get_num_threads() == 1
+
+
 def test_nondeterministic_kernels_are_refused(make_run):
     make_run()
     assert torch.are_deterministic_algorithms_enabled()

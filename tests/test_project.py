@@ -17,9 +17,9 @@ def test_conda_and_pip_pins_are_the_same():
 
 
 def edges(mermaid):
-    """The set of (rule, rule) that a Mermaid flowchart draws."""
+    """The set of (rule, rule) that a Mermaid flowchart draws, with ids or with plain names."""
     names = dict(re.findall(r'(id\d+)\["?(.*?)"?\]', mermaid))
-    return {(names[start], names[end]) for start, end in re.findall(r"(id\d+) --> (id\d+)", mermaid)}
+    return {tuple(names.get(end, end) for end in edge) for edge in re.findall(r"(\w+) --> (\w+)", mermaid)}
 
 
 def test_readmes_diagram_is_the_rule_graph():
