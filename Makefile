@@ -40,6 +40,7 @@ dag: $(RUNTIME)
 bench: $(DEVELOPMENT)
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/pipeline.py
 
 clean:

@@ -46,9 +46,10 @@ def verb(tmp_path):
     return call
 
 
-def snakemake(project, *flags, workdir=None):
-    """Run Snakemake on the copy of the project in `project` with the tiny config."""
-    command = [sys.executable, "-m", "snakemake", "-s", str(project / "Snakefile"), *map(str, flags), "--configfile", str(TINY_FILE)]
+def snakemake(project, *flags, workdir=None, configfile=None):
+    """Run Snakemake on the copy of the project in `project` with the tiny config, and with `configfile` laid over it."""
+    configs = [str(path) for path in (TINY_FILE, configfile) if path]
+    command = [sys.executable, "-m", "snakemake", "-s", str(project / "Snakefile"), *map(str, flags), "--configfile", *configs]
     return subprocess.run(command, cwd=workdir or project, capture_output=True, text=True, check=False)
 
 

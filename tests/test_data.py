@@ -3,21 +3,24 @@
 import numpy as np
 import pytest
 import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-from lab.data import RandomCrops, load_tokens
+from lab.data import RandomCrops, load_tokens, make_batches
 from lab.errors import LabError
 
 
-def test_targets_are_the_tokens_that_follow_the_inputs(tokens):
-    offsets, inputs, targets = RandomCrops(tokens, 4, 16, seed=7).draw()
-    for row, offset in enumerate(offsets.tolist()):
-        assert inputs[row].tolist() == tokens[offset : offset + 16].tolist()
-        assert targets[row].tolist() == tokens[offset + 1 : offset + 17].tolist()
+def test_targets_are_the_tokens_that_follow_the_inputs():
+    inputs, targets = RandomCrops(np.arange(4000), 4, 16, seed=7).draw()
+    assert inputs.shape == targets.shape == (4, 16)
+    for row in range(4):
+        first = inputs[row, 0].item()
+        assert inputs[row].tolist() == list(range(first, first + 16))
+        assert targets[row].tolist() == list(range(first + 1, first + 17))
 
 
 def test_every_crop_can_be_drawn():
     crops = RandomCrops(np.arange(6, dtype=np.uint8), 64, 4, seed=0)
-    assert {tuple(row) for _ in range(4) for row in crops.draw()[1].tolist()} == {(0, 1, 2, 3), (1, 2, 3, 4)}
+    assert {tuple(row) for _ in range(4) for row in crops.draw()[0].tolist()} == {(0, 1, 2, 3), (1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 30])
@@ -34,7 +37,7 @@ def test_replayed_generator_is_where_the_stored_one_is(tokens, drawn):
 def test_any_integer_dtype_gives_the_same_batches(tmp_path, tokens, dtype):
     np.save(tmp_path / "tokens.npy", tokens.astype(dtype))
     loaded = load_tokens(tmp_path / "tokens.npy", 256, 16)
-    assert torch.equal(RandomCrops(loaded, 4, 16, 7).draw()[1], RandomCrops(tokens, 4, 16, 7).draw()[1])
+    assert torch.equal(RandomCrops(loaded, 4, 16, 7).draw()[0], RandomCrops(tokens, 4, 16, 7).draw()[0])
     assert isinstance(loaded, np.memmap)
 
 
@@ -70,3 +73,69 @@ def test_file_that_is_no_array_is_refused(tmp_path, content):
 def test_missing_token_file_is_refused(tmp_path):
     with pytest.raises(LabError, match="no such token file"):
         load_tokens(tmp_path / "none.npy", 256, 16)
+
+
+@pytest.mark.parametrize("order", ["permutation", "skip"])
+def test_every_epoch_has_every_sequence_once_and_in_another_order(order):
+    tokens = np.arange(16 * 8 + 1)
+    training = {"order": order, "batch_size": 2, "length": 16, "seed": 7, "augment": 0.0, "workers": 0}
+    batches = make_batches(tokens, 1000, training)
+    epochs = [[batches.draw()[0][:, 0].tolist() for _ in range(4)] for _ in range(3)]
+    assert all(sorted(first for batch in epoch for first in batch) == list(range(0, 128, 16)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_workers_make_the_same_batches_as_one_process():
+    tokens = np.random.default_rng(1).integers(0, 256, 200).astype(np.uint8)
+    training = {"order": "permutation", "batch_size": 2, "length": 16, "seed": 7, "augment": 0.3}
+    here, elsewhere = (make_batches(tokens, 256, {**training, "workers": workers}) for workers in (0, 2))
+    for _ in range(14):
+        for one, other in zip(here.draw(), elsewhere.draw()):
+            assert torch.equal(one, other)
+
+
+def test_augmentation_replaces_a_share_of_the_inputs_and_no_target():
+    tokens = np.zeros(160_001, np.uint8)
+    training = {"order": "skip", "batch_size": 100, "length": 16, "seed": 7, "augment": 0.25, "workers": 0}
+    inputs, targets = make_batches(tokens, 256, training).draw()
+    assert (inputs != 0).float().mean().item() == pytest.approx(0.25, abs=0.05)
+    assert not targets.any()
+
+
+def test_tokens_that_fill_no_batch_are_refused():
+    training = {"order": "skip", "batch_size": 9, "length": 16, "seed": 7, "augment": 0.0, "workers": 0}
+    with pytest.raises(LabError, match=r"config key training\.batch_size: found 9, wanted at most 8"):
+        make_batches(np.zeros(129, np.uint8), 256, training)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Samples with noise from the worker's generator or, `seeded`, from one that the sample's number seeds."""
+
+    def __init__(self, seeded):
+        self.seeded = seeded
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        noise = np.random.default_rng((7, index)).random() if self.seeded else torch.rand(()).item()
+        return torch.tensor([float(index), noise])
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_why_samples_are_seeded_stateful_dataloader_alone_loses_the_workers_generators(seeded):
+    """torchdata's loader brings back the order after a resume in the middle of an epoch, but not what its workers draw."""
+
+    def load(state=None, batches=6):
+        torch.manual_seed(0)
+        loader = StatefulDataLoader(Noisy(seeded), batch_size=4, shuffle=True, num_workers=2)
+        if state:
+            loader.load_state_dict(state)
+        drawn = [batch for _, batch in zip(range(batches), loader)]
+        return torch.stack(drawn), loader.state_dict()
+
+    straight, _ = load()
+    _, state = load(batches=2)
+    resumed, _ = load(state, batches=4)
+    assert torch.equal(resumed[..., 0], straight[2:, ..., 0])
+    assert torch.equal(resumed[..., 1], straight[2:, ..., 1]) == seeded

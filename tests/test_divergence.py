@@ -11,9 +11,10 @@ from lab.sketch import WIDTH, Sketch
 from measure_divergence import Ended, loss_gap, seen_batches, weights_gap
 
 
-def ended(weights, losses=("1.000000",), offsets=((1, 2),), first=1, name="run"):
+def ended(weights, losses=("1.000000",), batches=("a",), first=1, name="run"):
     steps = range(first, first + len(losses))
-    return Ended(name, name, weights, pd.Series(list(losses), index=steps), np.array(offsets), np.zeros((len(losses) + 1, WIDTH)))
+    sketches = np.zeros((len(losses) + 1, WIDTH))
+    return Ended(name, name, weights, pd.Series(list(losses), index=steps), list(batches), sketches, sketches)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,6 +59,6 @@ def test_losses_are_compared_digit_for_digit():
 
 
 def test_only_batches_before_the_resume_count_as_seen():
-    straight = ended({}, ["1"] * 4, [(1, 2), (3, 4), (5, 6), (7, 8)])
-    assert seen_batches(straight, ended({}, ["1"] * 2, [(5, 6), (7, 8)], first=3))["batches_seen_before"] == 0
-    assert seen_batches(straight, ended({}, ["1"] * 2, [(1, 2), (4, 3)], first=3))["batches_seen_before"] == 1
+    straight = ended({}, ["1"] * 4, ["a", "b", "c", "d"])
+    assert seen_batches(straight, ended({}, ["1"] * 2, ["c", "d"], first=3))["batches_seen_before"] == 0
+    assert seen_batches(straight, ended({}, ["1"] * 2, ["a", "e"], first=3))["batches_seen_before"] == 1

@@ -6,73 +6,198 @@ import json
 import subprocess
 import sys
 
+import hypothesis
+import hypothesis.strategies
 import numpy as np
 import pytest
 import torch
 import yaml
 
 from conftest import ROOT, TINY_FILE
-from lab import checkpoint, state
+from lab import checkpoint, diagnosis, settings, state
 from lab.run import Run
 from lab.sketch import Sketch
 
 TINY_STEPS = 8
 
 
+# All the state that a run may have, a little of each kind and everything at once: overrides of the model and training sections.
+CONFIGURATIONS = {
+    "default": ({}, {}),
+    "dropout": ({"dropout": 0.1}, {}),
+    "accumulation": ({}, {"accumulation": 3}),
+    "bfloat16": ({}, {"precision": "bfloat16"}),
+    "float16": ({}, {"precision": "float16", "growth_interval": 1}),
+    "ema": ({}, {"ema": 0.9}),
+    "permutation": ({}, {"order": "permutation", "augment": 0.2}),
+    "skip": ({}, {"order": "skip", "augment": 0.2}),
+    "workers": ({}, {"order": "permutation", "workers": 2, "augment": 0.2}),
+    "everything": (
+        {"dropout": 0.1},
+        {"accumulation": 3, "precision": "float16", "growth_interval": 1, "ema": 0.9, "order": "permutation", "augment": 0.2},
+    ),
+}
+# Of 200 tokens an epoch has six batches of two sequences of 16, so that runs of eight steps cross its end.
+FEW_TOKENS = np.random.default_rng(1).integers(0, 256, 200).astype(np.uint8)
+
+
+def configured(tiny, name):
+    """A function that makes a fresh run of this configuration, as a new process would."""
+    model, training = CONFIGURATIONS[name]
+    chosen = settings.load({"model": {**tiny["model"], **model}, "training": {**tiny["training"], **training}})
+    return lambda: Run(chosen, FEW_TOKENS)
+
+
 def weights_bytes(run):
     buffer = io.BytesIO()
-    torch.save(run.model.state_dict(), buffer)
+    torch.save(run.weights(), buffer)
     return buffer.getvalue()
 
 
 def finish(run, until=TINY_STEPS):
-    return [(step, f"{loss:.6f}") for step, loss, _ in run.train(until)]
+    return [(step, f"{loss:.6f}") for step, loss in run.train(until)]
 
 
-@pytest.mark.parametrize("stop_at", range(1, TINY_STEPS))
-def test_resume_at_any_step_gives_the_same_bytes(make_run, tmp_path, stop_at):
+def captured(run):
+    """What a resume file of this run gives when it is read, with nothing shared with the run."""
+    buffer = io.BytesIO()
+    torch.save(state.capture(run.components), buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def stopped_at(make_run, stop):
+    run = make_run()
+    finish(run, stop)
+    return captured(run)
+
+
+def resumed(make_run, resume_state, recipe=None):
+    """A fresh run, made after all others so that it seeds the global generators as a new process would, at the place of `resume_state`."""
+    run = make_run()
+    run.resume(resume_state, "resume.pth", recipe or {})
+    return run
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_resume_at_any_step_gives_the_same_bytes(tiny, name):
+    make_run = configured(tiny, name)
     straight = make_run()
     losses = finish(straight)
-    stopped = make_run()
-    finish(stopped, stop_at)
-    checkpoint.save(tmp_path / "resume.pth", state.capture(stopped.components))
-    resumed = make_run()
-    resumed.resume(checkpoint.load(tmp_path / "resume.pth"), "resume.pth", {})
-    assert finish(resumed) == losses[stop_at:]
-    assert weights_bytes(resumed) == weights_bytes(straight)
+    for stop in range(1, TINY_STEPS):
+        run = resumed(make_run, stopped_at(make_run, stop))
+        assert finish(run) == losses[stop:], stop
+        assert weights_bytes(run) == weights_bytes(straight), stop
 
 
-def test_replaying_the_generator_gives_the_same_bytes(make_run):
-    straight, stopped, replayed = make_run(), make_run(), make_run()
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.given(
+    name=hypothesis.strategies.sampled_from([name for name in CONFIGURATIONS if name != "workers"]),
+    stops=hypothesis.strategies.sets(hypothesis.strategies.integers(1, TINY_STEPS - 1), min_size=2),
+)
+def test_any_chain_of_stops_gives_the_same_bytes(tiny, name, stops):
+    make_run = configured(tiny, name)
+    straight = make_run()
     finish(straight)
-    finish(stopped, 3)
-    replayed.resume(state.capture(stopped.components), "memory", {"replay": ["gen_state"]})
-    finish(replayed)
-    assert weights_bytes(replayed) == weights_bytes(straight)
+    first, *others = sorted(stops)
+    resume_state = stopped_at(make_run, first)
+    for stop in [*others, TINY_STEPS]:
+        run = resumed(make_run, resume_state)
+        finish(run, stop)
+        resume_state = captured(run)
+    assert weights_bytes(run) == weights_bytes(straight)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_saving_at_every_step_changes_no_bit(tiny, name, tmp_path):
+    make_run = configured(tiny, name)
+    straight = make_run()
+    finish(straight)
+    saving = make_run()
+    for _ in saving.train(TINY_STEPS):
+        checkpoint.save(tmp_path / "resume.pth", state.capture(saving.components))
+    assert weights_bytes(saving) == weights_bytes(straight)
+
+
+@pytest.mark.parametrize("name", ["default", "permutation", "skip", "workers"])
+@pytest.mark.parametrize("stop", [3, 6, 7])
+def test_replaying_the_batches_gives_the_same_bytes(tiny, name, stop):
+    make_run = configured(tiny, name)
+    straight = make_run()
+    finish(straight)
+    run = resumed(make_run, stopped_at(make_run, stop), {"replay": ["gen_state"]})
+    finish(run)
+    assert weights_bytes(run) == weights_bytes(straight)
 
 
 @pytest.mark.parametrize(
-    ("treatment", "component"),
-    [("omit", "model"), ("omit", "optimizer"), ("omit", "step"), ("omit", "gen_state"), ("round", "model"), ("round", "optimizer")],
+    ("name", "treatment", "component"),
+    [
+        *(("default", "omit", component) for component in ("model", "optimizer", "step", "gen_state")),
+        *(("default", "round", component) for component in ("model", "optimizer")),
+        *(("everything", "omit", component) for component in ("gradients", "scaler", "ema", "rng", "gen_state")),
+        *(("everything", "round", component) for component in ("gradients", "ema")),
+        ("skip", "omit", "gen_state"),
+    ],
 )
-def test_leaving_any_component_out_gives_other_bytes(make_run, tmp_path, treatment, component):
-    straight, stopped = make_run(), make_run()
+def test_leaving_any_component_out_gives_other_bytes(tiny, name, treatment, component):
+    make_run = configured(tiny, name)
+    straight = make_run()
     finish(straight)
-    finish(stopped, 4)
-    checkpoint.save(tmp_path / "resume.pth", state.capture(stopped.components))
-    lossy = make_run()
-    lossy.resume(checkpoint.load(tmp_path / "resume.pth"), "resume.pth", {treatment: [component]})
+    lossy = resumed(make_run, stopped_at(make_run, 4), {treatment: [component]})
     finish(lossy)
     assert weights_bytes(lossy) != weights_bytes(straight)
 
 
+def test_run_ends_with_the_averages_when_it_makes_some(tiny):
+    run = configured(tiny, "ema")()
+    expected = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
+    for _ in run.train(TINY_STEPS):
+        for name, parameter in run.model.named_parameters():
+            expected[name] = 0.9 * expected[name] + 0.1 * parameter.detach()
+    weights = run.weights()
+    assert weights.keys() == run.model.state_dict().keys()
+    for name, average in expected.items():
+        torch.testing.assert_close(weights[name], average)
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+
+
+def test_accumulated_steps_equal_one_large_batch(tiny):
+    """Three batches of two with one update after them move the weights as one batch of six does, but for rounding."""
+    small = configured(tiny, "accumulation")()
+    weights = {name: parameter.detach().clone() for name, parameter in small.model.named_parameters()}
+    batches = [small.batches.draw() for _ in range(3)]
+    small.batches.load_state_dict(configured(tiny, "accumulation")().batches.state_dict())
+    for _ in small.train(2):
+        assert all(torch.equal(parameter, weights[name]) for name, parameter in small.model.named_parameters())
+    large = torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+    loss = torch.nn.functional.cross_entropy(small.model(large[0]).flatten(0, 1), large[1].flatten())
+    gradients = torch.autograd.grad(loss, list(small.model.parameters()))
+    small._gather_gradients(*batches[2])
+    for parameter, gradient in zip(small.model.parameters(), gradients):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
 def test_sketching_the_weights_changes_no_bit(make_run):
-    plain, sketched = make_run(), make_run()
+    plain = make_run()
     finish(plain)
+    sketched = make_run()
     sketch = Sketch(sketched.model.parameters())
     for _ in sketched.train(TINY_STEPS):
         sketch.take()
     assert weights_bytes(sketched) == weights_bytes(plain)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_tracing_changes_no_bit(tiny, name, tmp_path):
+    make_run = configured(tiny, name)
+    plain = make_run()
+    finish(plain)
+    traced = make_run()
+    trace = traced.make_trace(tmp_path / "trace.csv")
+    losses = list(traced.train(TINY_STEPS, trace))
+    assert weights_bytes(traced) == weights_bytes(plain)
+    assert [repr(loss) for _, loss in losses] == [row.cells["loss"] for row in diagnosis.read(tmp_path / "trace.csv")]
 
 
 def test_our_optimizer_steps_as_torchs_own_does(make_run):
@@ -131,12 +256,11 @@ def test_training_never_imports_the_compiler():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_resume_on_a_gpu_gives_the_same_bytes(tiny, tokens, tmp_path):
+def test_resume_on_a_gpu_gives_the_same_bytes(tiny, tokens):
     on_gpu = {**tiny, "training": {**tiny["training"], "device": "cuda"}}
-    straight, stopped, resumed = (Run(on_gpu, tokens) for _ in range(3))
+    make_run = lambda: Run(on_gpu, tokens)  # noqa: E731
+    straight = make_run()
     finish(straight)
-    finish(stopped, 3)
-    checkpoint.save(tmp_path / "resume.pth", state.capture(stopped.components))
-    resumed.resume(checkpoint.load(tmp_path / "resume.pth", "cpu"), "resume.pth", {})
-    finish(resumed)
-    assert weights_bytes(resumed) == weights_bytes(straight)
+    run = resumed(make_run, stopped_at(make_run, 3))
+    finish(run)
+    assert weights_bytes(run) == weights_bytes(straight)

@@ -15,9 +15,9 @@ from conftest import ROOT, copy_project, snakemake
 
 pytestmark = pytest.mark.pipeline
 
-RUNS = ["straight", "repeat", "resumed", "noopt", "noskip", "nostep", "weightsonly", "halfmodel", "replayed"]
+RUNS = ["straight", "repeat", "resumed", "noopt", "noskip", "nostep", "weightsonly", "halfmodel", "replayed", "without_model"]
 TRAINING = {"uninterrupted", "stopped", "variant"}
-MEASUREMENTS = {"half", "count_state", "divergence", "verdict", "plots", "render_report"}
+MEASUREMENTS = {"half", "count_state", "divergence", "diagnosis", "verdict", "plots", "render_report"}
 
 
 def planned(project, *flags):
@@ -41,7 +41,17 @@ def test_every_artifact_is_there_and_nothing_half_written(built):
     assert present == {
         *(f"{run}{end}" for run in RUNS for end in (".pth", "_log.csv", "_record.npz")),
         *("train.npy", "val.npy", "resume.pth", "resume.json", "straight_fp16.pth", "fp16.json", "optim.json", "machine.json"),
-        *("divergence.json", "divergence.csv", "divergence_steps.csv", "losses.svg", "divergence.svg", "verdict.json", "logs"),
+        *(
+            "divergence.json",
+            "divergence.csv",
+            "divergence_steps.csv",
+            "losses.svg",
+            "divergence.svg",
+            "verdict.json",
+            "logs",
+            "trace",
+            "diagnosis",
+        ),
     }
     assert not list(built.rglob("*.tmp"))
 
@@ -78,6 +88,57 @@ def test_rewound_run_sees_the_first_batches_again(built):
     runs = read(built, "divergence.json")["runs"]
     assert {run: measured["batches_seen_before"] for run, measured in runs.items()} == {
         run: 4 if run in ("noskip", "weightsonly") else 0 for run in runs
+    }
+
+
+def test_diagnosis_names_what_each_recipe_lost(built):
+    told = {}
+    for run in RUNS[2:]:
+        result = read(built, f"diagnosis/{run}.json")
+        told[run] = (result["step"], {culprit["component"]: culprit["action"] for culprit in result["culprits"]})
+    assert told == {
+        "resumed": (None, {}),
+        "replayed": (None, {}),
+        "noopt": (5, {"optimizer": "lost"}),
+        "noskip": (5, {"gen_state": "lost"}),
+        "nostep": (5, {"step": "lost"}),
+        "weightsonly": (5, {"optimizer": "lost", "step": "lost", "gen_state": "lost"}),
+        "halfmodel": (5, {"model": "rounded"}),
+        "without_model": (5, {"model": "lost"}),
+    }
+    table = (built / "report.md").read_text().split("| 진단 |")[1].split("\n\n")[0]
+    rows = {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
+    assert "5단계부터 다름: `optimizer` 잃음" in rows["noopt"]
+    assert "5단계부터 다름: `model` float16으로 반올림됨" in rows["halfmodel"]
+    assert "8단계까지 같음" in rows["resumed"]
+
+
+EVERYTHING = """\
+model: {dropout: 0.1}
+training: {stop_at: [3, 5], accumulation: 2, precision: float16, growth_interval: 1, ema: 0.9, order: permutation, workers: 2, augment: 0.1}
+"""
+
+
+def test_every_component_of_a_run_with_everything_and_two_stops_is_named(built, tmp_path):
+    """The ablation target, in a chain of resumes: one variant for each component, and the diagnosis names just that one."""
+    (tmp_path / "everything.yaml").write_text(EVERYTHING)
+    result = snakemake(built, "-c2", "results/resumed.pth", "ablation", "-d", tmp_path, configfile=tmp_path / "everything.yaml")
+    assert result.returncode == 0, result.stderr
+    assert digests(tmp_path / "results")["resumed.pth"] == digests(tmp_path / "results")["straight.pth"]
+    accused = {}
+    for path in (tmp_path / "results" / "diagnosis").iterdir():
+        diagnosis = json.loads(path.read_text())
+        assert (diagnosis["first_step"], diagnosis["last_step"], diagnosis["step"], diagnosis["notes"]) == (4, 8, 4, [])
+        accused[path.stem] = [(culprit["component"], culprit["action"]) for culprit in diagnosis["culprits"]]
+    assert accused == {
+        "noopt": [("optimizer", "lost")],
+        "noskip": [("gen_state", "lost")],
+        "nostep": [("step", "lost")],
+        "without_model": [("model", "lost")],
+        "without_gradients": [("model.gradients", "lost")],
+        "without_scaler": [("scaler", "lost")],
+        "without_ema": [("ema", "lost")],
+        "without_rng": [("rng.torch", "lost")],
     }
 
 
@@ -154,6 +215,7 @@ def test_two_cores_and_another_job_order_give_the_same_bytes(built, tmp_path):
         ("workflow/scripts/render_report.py", {"render_report"}),
         ("workflow/scripts/export_half.py", {"half", "verdict", "render_report"}),
         ("workflow/scripts/plot.py", {"plots", "render_report"}),
+        ("workflow/scripts/diagnose.py", {"diagnosis", "render_report"}),
         ("workflow/scripts/judge.py", {"verdict", "render_report"}),
         ("workflow/scripts/lab/checkpoint.py", TRAINING | MEASUREMENTS),
         ("workflow/scripts/lab/model.py", TRAINING | MEASUREMENTS),
@@ -176,7 +238,7 @@ def test_edited_file_makes_just_what_depends_on_it_stale(project, changed, rules
         (["training={stop_at: 5}"], {"stopped", "variant"} | MEASUREMENTS - {"half"}),
         (["language=en"], {"render_report"}),
         (["verdict={logit_diff: 0.5}"], {"verdict", "render_report"}),
-        (["variants={mine: {omit: [step, optimizer]}}"], {"variant", "divergence", "verdict", "plots", "render_report"}),
+        (["variants={mine: {omit: [step, optimizer]}}"], {"variant", "divergence", "diagnosis", "verdict", "plots", "render_report"}),
         (["data={validation: 0.2}"], {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS),
     ],
 )

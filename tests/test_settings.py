@@ -33,7 +33,7 @@ def test_the_schema_knows_just_the_sections_of_the_config():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("training.lrr", 1, "config key training.lrr: unknown; wanted one of batch_size"),
+        ("training.lrr", 1, "config key training.lrr: unknown; wanted one of accumulation"),
         ("trainning", {}, "config key trainning: unknown; wanted one of data"),
         ("training.lr", "1e-3x", "config key training.lr: found '1e-3x', wanted number"),
         ("training.lr", -1, "config key training.lr: found -1, wanted more than 0"),
@@ -107,3 +107,61 @@ def test_numbers_that_arrive_as_text_are_read(path, text, value):
     section, key = path.split(".") if "." in path else (None, path)
     read = settings.with_numbers(changed(path, text), settings.schema())
     assert (read[section] if section else read)[key] == value
+
+
+def with_training(**training):
+    return {**DEFAULTS, "training": {**DEFAULTS["training"], **training}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stop_at": [20, 20]}, "config key training.stop_at: found 20, wanted a step in 21...59"),
+        ({"stop_at": [40, 20]}, "config key training.stop_at: found 20, wanted a step in 41...59"),
+        ({"stop_at": [20, 60]}, "config key training.stop_at: found 60, wanted a step in 21...59"),
+        ({"stop_at": []}, "config key training.stop_at: found []"),
+        ({"workers": 2}, "config key training.workers: found 2, wanted 0, since training.order is crops"),
+        ({"augment": 0.5}, "config key training.augment: found 0.5, wanted 0, since training.order is crops"),
+        ({"ema": 1.0}, "config key training.ema: found 1.0, wanted less than 1"),
+        ({"precision": "int8"}, "config key training.precision: found 'int8', wanted one of"),
+    ],
+)
+def test_state_that_cant_be_is_refused(change, message):
+    with pytest.raises(LabError) as refused:
+        settings.check(with_training(**change))
+    assert str(refused.value).startswith(message)
+
+
+def test_a_component_exists_only_where_the_run_has_it():
+    assert list(settings.components(DEFAULTS)) == ["model", "optimizer", "step", "gen_state"]
+    rich = with_training(accumulation=2, precision="float16", ema=0.9)
+    rich["model"] = {**rich["model"], "dropout": 0.1}
+    assert list(settings.components(rich)) == ["model", "optimizer", "step", "gen_state", "gradients", "scaler", "ema", "rng"]
+    with pytest.raises(LabError, match=r"variants.mine.omit: found 'ema', wanted one of model, optimizer, step, gen_state"):
+        settings.check({**DEFAULTS, "variants": {"mine": {"omit": ["ema"]}}})
+    settings.check({**rich, "variants": {"mine": {"omit": ["ema"]}}})
+
+
+def test_every_component_is_left_out_alone_by_one_variant():
+    assert list(settings.all_variants(DEFAULTS)) == [*DEFAULTS["variants"], "without_model"]
+    variants = settings.all_variants({**with_training(ema=0.5), "variants": {"mine": {"omit": ["ema"]}}})
+    assert sorted(tuple(recipe["omit"]) for recipe in variants.values()) == [
+        ("ema",),
+        ("gen_state",),
+        ("model",),
+        ("optimizer",),
+        ("step",),
+    ]
+    with pytest.raises(LabError, match="without_ is for the variants that leave out just that component"):
+        settings.check({**DEFAULTS, "variants": {"without_step": {"omit": ["model"]}}})
+
+
+def test_gradients_are_lost_only_by_a_stop_inside_a_window():
+    recipe = {"omit": ["gradients"]}
+    assert settings.lost(recipe, with_training(accumulation=4, stop_at=30)) == ["gradients"]
+    assert settings.lost(recipe, with_training(accumulation=3, stop_at=30)) == []
+    assert settings.lost(recipe, with_training(accumulation=3, stop_at=[30, 40])) == ["gradients"]
+
+
+def test_list_of_numbers_that_arrives_as_text_is_read():
+    assert settings.with_numbers(with_training(stop_at=["20", "40"]), settings.schema())["training"]["stop_at"] == [20, 40]

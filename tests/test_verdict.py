@@ -5,6 +5,7 @@ import json
 import pytest
 
 from conftest import ROOT
+from lab import settings
 from render_report import render
 
 VARIANTS = {"resumed": {}, "noopt": {"omit": ["optimizer"]}, "noskip": {"omit": ["gen_state"]}}
@@ -27,10 +28,11 @@ def facts():
     runs = {"repeat": run(True), "resumed": run(True)}
     runs["noopt"] = run(False, updates=[{"ratio": 6.0, "step": 31}], loss_gap_last=0.01)
     runs["noskip"] = run(False, batches_seen_before=30)
+    runs["without_model"] = runs["without_step"] = run(False)
     return {
         "divergence": {"straight_sha256": "abc", "runs": runs},
         "numel": {"ratio": 2.0},
-        "file": {"keys": ["model", "optimizer", "step", "gen_state"], "ratio": 3.0},
+        "file": {"keys": ["model", "optimizer", "step", "gen_state"], "ratio": 3.0, "step": 30},
         "half": {"fp16_bytes": 51, "fp32_bytes": 100, "max_logit_diff": 0.001},
     }
 
@@ -93,11 +95,14 @@ def test_machine_that_cant_repeat_itself_is_the_first_thing_said(judge, facts, l
     for measured in facts["divergence"]["runs"].values():
         measured.update(dict.fromkeys(numbers, 0))
     facts["numel"].update(model_numel=1, optimizer_numel=2)
-    facts["file"].update(step=30, resume_bytes=3, weights_bytes=1)
+    facts["file"].update(resume_bytes=3, weights_bytes=1)
     machine = dict.fromkeys(["torch", "numpy", "snakemake", "python", "cpu", "device", "threads", "train_sha256", "val_sha256"], "x")
     rest = {"machine": machine, "losses": [{"train_loss": "5.0"}], "pictures": {"losses": "a.svg", "divergence": "b.svg"}}
-    settings = {"variants": VARIANTS, "training": {"stop_at": 30, "steps": 60}}
-    text = render(ROOT / "templates" / f"report.{language}.md.j2", {**facts, **rest, "verdict": verdict, "settings": settings})
+    chosen = settings.load({"variants": VARIANTS})
+    variants = settings.all_variants(chosen)
+    diagnoses = {name: {"verdict": "identical", "last_step": 60, "sentence": "identical through step 60"} for name in variants}
+    rest.update(verdict=verdict, settings=chosen, variants=variants, stops=[30], diagnoses=diagnoses)
+    text = render(ROOT / "templates" / f"report.{language}.md.j2", {**facts, **rest})
     opening = text.split("##")[0]
     assert {"ko": "판정: 비교 불가", "en": "Verdict: no comparison possible"}[language] in opening
     assert {"ko": "아무것도 뜻하지 않는다", "en": "means anything"}[language] in opening

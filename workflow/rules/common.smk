@@ -14,7 +14,7 @@ sys.path.insert(0, SCRIPTS)
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
-from lab.settings import RECIPE_VERBS, check, schema, with_numbers
+from lab.settings import RECIPE_VERBS, all_variants, check, components, schema, stops, with_numbers
 from lab.sources import sources
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
@@ -39,8 +39,10 @@ except LabError as error:
 OUT = "" if os.path.normpath(config["outdir"]) == "." else f"{os.path.normpath(config['outdir'])}/"
 TRAIN = config["data"]["train"] or f"{OUT}train.npy"
 VAL = config["data"]["val"] or f"{OUT}val.npy"
-VARIANTS = list(config["variants"])
-STOP_AT = config["training"]["stop_at"]
+VARIANTS = list(all_variants(config))
+STOPS = stops(config["training"])
+# With several stops the runs write one leg at a time, and what these leave is joined.
+LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
 
 def code(verb):
@@ -61,8 +63,24 @@ def training_settings():
 
 def recipe(wildcards):
     """The flags for what a variant leaves out, rounds or replays."""
-    treated = config["variants"][wildcards.variant]
+    treated = all_variants(config)[wildcards.variant]
     return [flag for verb in RECIPE_VERBS for component in treated.get(verb, []) for flag in (f"--{verb}", component)]
+
+
+def leave_one_out():
+    """The variants that leave out just one component, one for each that the configured run remembers."""
+    alone = [{"omit": [component]} for component in components(config)]
+    return [name for name, treated in all_variants(config).items() if treated in alone]
+
+
+def resume_file(variant, stop):
+    """The resume file that a variant leaves at the stop with this index; up to the first one all runs are the same."""
+    return f"{OUT}legs/{variant}_{STOPS[stop]}.pth" if stop else f"{OUT}resume.pth"
+
+
+def legs(pattern):
+    """The files that the legs after the first stop leave, in their order: those that end at a stop, and the last one."""
+    return [f"{OUT}legs/{pattern}".replace("{stop}", ending) for ending in [*(f"_{stop}" for stop in STOPS[1:]), ""]]
 
 
 def print_closing_line():

@@ -47,7 +47,12 @@ rule divergence:
         straight=f"{OUT}straight.pth",
         runs=expand(f"{OUT}{{run}}.pth", run=["repeat", *VARIANTS]),
         # The script finds these beside the weights.
-        beside=expand(f"{OUT}{{run}}_{{what}}", run=["straight", "repeat", *VARIANTS], what=["log.csv", "record.npz"]),
+        beside=expand(
+            f"{OUT}{{file}}",
+            file=[
+                file for run in ["straight", "repeat", *VARIANTS] for file in (f"{run}_log.csv", f"{run}_record.npz", f"trace/{run}.csv")
+            ],
+        ),
     output:
         json=report(f"{OUT}divergence.json", caption="../report/divergence.rst", category="Divergence"),
         csv=report(f"{OUT}divergence.csv", caption="../report/divergence.rst", category="Divergence"),
@@ -63,6 +68,24 @@ rule divergence:
     shell:
         "python {input.code[0]:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
         " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
+
+
+rule diagnosis:
+    input:
+        code=code("diagnose"),
+        reference=f"{OUT}trace/straight.csv",
+        other=f"{OUT}trace/{{run}}.csv",
+    output:
+        report(f"{OUT}diagnosis/{{run}}.json", caption="../report/diagnosis.rst", category="Diagnosis"),
+    log:
+        f"{OUT}logs/diagnosis_{{run}}.log",
+    wildcard_constraints:
+        run="|".join(["repeat", "resume", *VARIANTS]),
+    conda:
+        "../../envs/conda.yaml"
+    threads: 1
+    shell:
+        "python {input.code[0]:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
@@ -99,7 +122,7 @@ rule verdict:
         "../../envs/conda.yaml"
     threads: 1
     params:
-        settings=section("training", "variants", "verdict"),
+        settings=section("model", "training", "variants", "verdict"),
     shell:
         "python {input.code[0]:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
         " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

@@ -16,9 +16,9 @@ rule plots:
     threads: 1
     params:
         logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
-        stop_at=STOP_AT,
+        stops=[flag for stop in STOPS for flag in ("--stop-at", stop)],
     shell:
-        "python {input.code[0]:q} {params.logs:q} --steps {input.steps:q} --stop-at {params.stop_at}"
+        "python {input.code[0]:q} {params.logs:q} --steps {input.steps:q} {params.stops}"
         " --losses {output.losses:q} --divergence {output.divergence:q} 2> {log:q}"
 
 
@@ -32,6 +32,7 @@ rule render_report:
         file=f"{OUT}resume.json",
         half=f"{OUT}fp16.json",
         machine=f"{OUT}machine.json",
+        diagnoses=expand(f"{OUT}diagnosis/{{run}}.json", run=VARIANTS),
         log=f"{OUT}straight_log.csv",
         losses=f"{OUT}losses.svg",
         pictured=f"{OUT}divergence.svg",
@@ -43,9 +44,10 @@ rule render_report:
         "../../envs/conda.yaml"
     threads: 1
     params:
-        settings=section("training", "variants"),
+        settings=section("model", "training", "variants"),
+        diagnoses=lambda wildcards, input: [flag for path in input.diagnoses for flag in ("--diagnosis", path)],
     shell:
         "python {input.code[0]:q} --template {input.template:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
         " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"
-        " --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
+        " {params.diagnoses:q} --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
         " --settings {params.settings:q} 2> {log:q}"

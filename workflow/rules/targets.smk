@@ -1,10 +1,15 @@
-# What to ask for: everything (the default), or the verdict as an exit status.
+# What to ask for: everything (the default), the diagnoses alone, or the verdict as an exit status.
 
 
 rule all:
     default_target: True
     input:
         "report.md",
+
+
+rule ablation:
+    input:
+        [f"{OUT}diagnosis/{variant}.json" for variant in leave_one_out()],
 
 
 rule check:

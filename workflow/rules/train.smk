@@ -1,4 +1,4 @@
-# The runs: twice without a stop, once up to the stop, and from there once for each variant.
+# The runs: twice without a stop, once up to the first stop, and from there once for each variant.
 
 
 rule uninterrupted:
@@ -9,6 +9,7 @@ rule uninterrupted:
         weights=f"{OUT}{{run}}.pth",
         log=f"{OUT}{{run}}_log.csv",
         record=f"{OUT}{{run}}_record.npz",
+        trace=f"{OUT}trace/{{run}}.csv",
     log:
         f"{OUT}logs/{{run}}.log",
     wildcard_constraints:
@@ -21,7 +22,7 @@ rule uninterrupted:
         machine=MACHINE,
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
-        " --record {output.record:q} --settings {params.settings:q} 2> {log:q}"
+        " --record {output.record:q} --trace {output.trace:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule stopped:
@@ -30,29 +31,31 @@ rule stopped:
         tokens=TRAIN,
     output:
         resume=f"{OUT}resume.pth",
+        trace=f"{OUT}trace/resume.csv",
     log:
         f"{OUT}logs/resume.log",
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
     params:
-        stop_at=STOP_AT,
+        stop_at=STOPS[0],
         settings=training_settings(),
         machine=MACHINE,
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
-        " --settings {params.settings:q} 2> {log:q}"
+        " --trace {output.trace:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule variant:
     input:
         code=code("train"),
         tokens=TRAIN,
-        resume=f"{OUT}resume.pth",
+        resume=lambda wildcards: resume_file(wildcards.variant, len(STOPS) - 1),
     output:
-        weights=f"{OUT}{{variant}}.pth",
-        log=f"{OUT}{{variant}}_log.csv",
-        record=f"{OUT}{{variant}}_record.npz",
+        result=f"{OUT}{{variant}}.pth",
+        log=f"{LAST_LEG}{{variant}}_log.csv",
+        record=f"{LAST_LEG}{{variant}}_record.npz",
+        trace=f"{LAST_LEG}trace/{{variant}}.csv",
     log:
         f"{OUT}logs/{{variant}}.log",
     wildcard_constraints:
@@ -62,9 +65,56 @@ rule variant:
     threads: config["training"]["threads"]
     params:
         recipe=recipe,
+        stop=[],
         settings=training_settings(),
         machine=MACHINE,
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q}"
-        " --out {output.weights:q} --log {output.log:q} --record {output.record:q}"
+        "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
+        " --out {output.result:q} --log {output.log:q} --record {output.record:q} --trace {output.trace:q}"
         " --settings {params.settings:q} 2> {log:q}"
+
+
+if len(STOPS) > 1:
+
+    # From each stop but the last to the next one.
+    use rule variant as leg with:
+        input:
+            code=code("train"),
+            tokens=TRAIN,
+            resume=lambda wildcards: resume_file(wildcards.variant, STOPS.index(int(wildcards.stop)) - 1),
+        output:
+            result=f"{OUT}legs/{{variant}}_{{stop}}.pth",
+            log=f"{OUT}legs/{{variant}}_{{stop}}_log.csv",
+            record=f"{OUT}legs/{{variant}}_{{stop}}_record.npz",
+            trace=f"{OUT}legs/trace/{{variant}}_{{stop}}.csv",
+        log:
+            f"{OUT}logs/{{variant}}_{{stop}}.log",
+        wildcard_constraints:
+            variant="|".join(VARIANTS),
+            stop="|".join(map(str, STOPS[1:])),
+        params:
+            recipe=recipe,
+            stop=lambda wildcards: ["--stop-at", wildcards.stop],
+            settings=training_settings(),
+            machine=MACHINE,
+
+    rule join_legs:
+        input:
+            code=code("join_legs"),
+            log=legs("{variant}{stop}_log.csv"),
+            record=legs("{variant}{stop}_record.npz"),
+            trace=legs("trace/{variant}{stop}.csv"),
+        output:
+            log=f"{OUT}{{variant}}_log.csv",
+            record=f"{OUT}{{variant}}_record.npz",
+            trace=f"{OUT}trace/{{variant}}.csv",
+        log:
+            f"{OUT}logs/{{variant}}_joined.log",
+        wildcard_constraints:
+            variant="|".join(VARIANTS),
+        conda:
+            "../../envs/conda.yaml"
+        threads: 1
+        shell:
+            "python {input.code[0]:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
+            " --out-record {output.record:q} --trace {input.trace:q} --out-trace {output.trace:q} 2> {log:q}"

@@ -1,6 +1,6 @@
 """Measure how far runs end up from the uninterrupted one: weights, losses, updates, batches.
 
-Beside each weights file NAME.pth stand the run's log NAME_log.csv and its record NAME_record.npz.
+Beside each weights file NAME.pth stand the run's log NAME_log.csv, its record NAME_record.npz and its trace trace/NAME.csv.
 """
 
 import argparse
@@ -14,20 +14,23 @@ import pandas as pd
 import torch
 
 import command_line
-from lab import atomic, checkpoint
+from lab import atomic, checkpoint, diagnosis
 from lab.errors import LabError
 
 
 @dataclass
 class Ended:
-    """A run that has ended: losses by step as logged, offsets (steps, batch), and sketches before the first step and after each."""
+    """A run that has ended: losses by step as logged, digests of the batches, and sketches before the first step and after each, of the
+    model's weights and of those that it ended with.
+    """
 
     name: str
     sha256: str
     weights: dict
     losses: pd.Series
-    offsets: np.ndarray
-    sketch: np.ndarray
+    batches: list
+    model: np.ndarray
+    ended_with: np.ndarray
 
     @property
     def steps(self):
@@ -60,15 +63,17 @@ def main():
 
 
 def read(path):
-    """Return the Ended run whose weights file is `path`. Raises LabError when its log or record is missing."""
+    """Return the Ended run whose weights file is `path`. Raises LabError when a file that should stand beside it is missing."""
     path = Path(path)
     log, record = (path.with_name(path.stem + end) for end in ("_log.csv", "_record.npz"))
+    batches = [row.cells["batch"] for row in diagnosis.read(path.parent / "trace" / f"{path.stem}.csv")]
     weights = checkpoint.load(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
         losses = pd.read_csv(log, dtype={"train_loss": str}).set_index("step")["train_loss"]
         with np.load(record, allow_pickle=False) as arrays:
-            return Ended(path.stem, digest, weights, losses, arrays["offsets"], arrays["sketch"])
+            ended_with = arrays["average"] if "average" in arrays else arrays["model"]
+            return Ended(path.stem, digest, weights, losses, batches, arrays["model"], ended_with)
     except (OSError, KeyError, ValueError) as error:
         raise LabError(f"{log} and {record.name}: can't be read: {error}") from error
 
@@ -106,27 +111,29 @@ def loss_gap(straight, run):
 
 def seen_batches(straight, run):
     """Return how many of the run's batches had been drawn before its first step by straight, whose past a resumed run shares."""
-    past = {tuple(batch) for step, batch in zip(straight.steps, straight.offsets) if step < run.steps[0]}
-    return {"batches": len(run.offsets), "batches_seen_before": sum(tuple(batch) in past for batch in run.offsets)}
+    past = {batch for step, batch in zip(straight.steps, straight.batches) if step < run.steps[0]}
+    return {"batches": len(run.batches), "batches_seen_before": sum(batch in past for batch in run.batches)}
 
 
 def step_table(straight, run):
-    """Return run, step, rel_l2 (distance of the weights from straight's, relative to them) and update_l2 (size of the step's update).
+    """Return run, step, rel_l2 (distance from straight of the weights that it is for, relative to them) and update_l2 (size of the step's
+    update of the model).
 
     One row for the weights that the run started from (update_l2 empty) and one for each step. Sizes are norms of sketches.
     """
     begin = run.steps[0] - straight.steps[0]
-    reference = straight.sketch[begin : begin + len(run.sketch)]
-    distance = np.linalg.norm(run.sketch - reference, axis=1) / np.linalg.norm(reference, axis=1)
-    update = np.linalg.norm(np.diff(run.sketch, axis=0), axis=1)
+    reference = straight.ended_with[begin : begin + len(run.ended_with)]
+    distance = np.linalg.norm(run.ended_with - reference, axis=1) / np.linalg.norm(reference, axis=1)
+    update = np.linalg.norm(np.diff(run.model, axis=0), axis=1)
     return pd.DataFrame({"run": run.name, "step": [run.steps[0] - 1, *run.steps], "rel_l2": distance, "update_l2": [np.nan, *update]})
 
 
 def first_updates(straight_table, table, count):
-    """Return step, update_l2, straight_update_l2 and their ratio for each of the run's first `count` steps."""
+    """Return step, update_l2, straight_update_l2 and their ratio for the run's first `count` steps at which straight makes an update."""
     reference = straight_table.set_index("step")["update_l2"]
+    own = table.set_index("step")["update_l2"].iloc[1:]
     updates = []
-    for step, size in table.set_index("step")["update_l2"].iloc[1 : count + 1].items():
+    for step, size in own[reference[own.index] > 0].iloc[:count].items():
         updates.append({"step": int(step), "update_l2": size, "straight_update_l2": reference[step], "ratio": size / reference[step]})
     return updates
 

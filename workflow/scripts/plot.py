@@ -13,14 +13,16 @@ from lab import atomic
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
 MARKERS = "osD^vPX*"
 SIZE = (8, 4.2)  # inches
-COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f", "#e69f00"]
+COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", action="append", required=True, metavar="CSV", help="NAME_log.csv of a run; repeatable")
     parser.add_argument("--steps", required=True, help="CSV of measure_divergence.py: run,step,rel_l2,update_l2")
-    parser.add_argument("--stop-at", type=int, required=True, help="the step of the stop, marked in both pictures")
+    parser.add_argument(
+        "--stop-at", type=int, action="append", required=True, metavar="K", help="a step of a stop, marked in both pictures; repeatable"
+    )
     parser.add_argument("--losses", required=True, help="SVG to write: the loss curves")
     parser.add_argument("--divergence", required=True, help="SVG to write: the distances, on a log axis")
     args = parser.parse_args()
@@ -41,16 +43,16 @@ def style(index):
     return {**look, "markevery": (index % 5, 5), "markersize": 5, "markerfacecolor": "none"}
 
 
-def draw_losses(logs, styles, stop_at):
+def draw_losses(logs, styles, stops):
     """Return a figure of train_loss over step, a line for each run of `logs`, by name; equal runs lie on top of each other."""
     figure, axes = plt.subplots(figsize=SIZE, layout="constrained")
     for name, log in logs.items():
         axes.plot(log["step"], log["train_loss"], label=name, **styles[name])
-    finish(axes, stop_at, "training loss")
+    finish(axes, stops, "training loss")
     return figure
 
 
-def draw_divergence(steps, styles, stop_at):
+def draw_divergence(steps, styles, stops):
     """Return a figure of rel_l2 over step on a log axis, a line for each run.
 
     Runs at distance 0 throughout, which a log axis has no place for, share one line below all others.
@@ -66,14 +68,15 @@ def draw_divergence(steps, styles, stop_at):
         axes.plot([steps["step"].min(), steps["step"].max()], [floor, floor], color="black", linewidth=2)
         text = f"0 at every step: {', '.join(identical)}"
         axes.annotate(text, (steps["step"].max(), floor), xytext=(0, 4), textcoords="offset points", ha="right", va="bottom")
-    finish(axes, stop_at, "distance of the weights from straight\n(relative L2, estimated within 2 %)")
+    finish(axes, stops, "distance of the weights from straight\n(relative L2, estimated within 2 %)")
     return figure
 
 
-def finish(axes, stop_at, label):
-    axes.axvline(stop_at, color="#999999", linewidth=1, zorder=0)
+def finish(axes, stops, label):
     place = {"xycoords": ("data", "axes fraction"), "xytext": (4, -2), "textcoords": "offset points", "va": "top"}
-    axes.annotate(f"stop at {stop_at}", (stop_at, 1.0), color="#666666", **place)
+    for stop in stops:
+        axes.axvline(stop, color="#999999", linewidth=1, zorder=0)
+        axes.annotate(f"stop at {stop}", (stop, 1.0), color="#666666", **place)
     axes.set_xlabel("step")
     axes.set_ylabel(label)
     if axes.get_legend_handles_labels()[0]:

@@ -23,9 +23,12 @@ def arguments():
     parser.add_argument("--log", help="CSV to write: step,train_loss")
     parser.add_argument("--stop-at", type=int, metavar="K", help="stop after step K and write a resume file")
     parser.add_argument("--resume", metavar="FILE", help="continue from this resume file")
-    names = ", ".join(settings.COMPONENTS)
     parser.add_argument(
-        "--omit", action="append", default=[], metavar="COMPONENT", help=f"leave this out of what is restored: {names}; repeatable"
+        "--omit",
+        action="append",
+        default=[],
+        metavar="COMPONENT",
+        help="leave this out of what is restored: model, optimizer, step, gen_state or what else the settings add; repeatable",
     )
     parser.add_argument("--no-optim", action="append_const", dest="omit", const="optimizer", help="the same as --omit optimizer")
     parser.add_argument("--no-skip", action="append_const", dest="omit", const="gen_state", help="the same as --omit gen_state")
@@ -35,7 +38,8 @@ def arguments():
     parser.add_argument(
         "--replay", action="append", default=[], metavar="COMPONENT", help="rebuild this from the seed instead of restoring it; repeatable"
     )
-    parser.add_argument("--record", metavar="FILE", help="NPZ to write: per step the batch's offsets and a sketch of the weights")
+    parser.add_argument("--record", metavar="FILE", help="NPZ to write: sketches of the weights before the first step and after each")
+    parser.add_argument("--trace", metavar="FILE", help="CSV to write: per step digests of everything that goes into it")
     parser.add_argument(
         "--settings", metavar="JSON", default="{}", help='settings laid over config.yaml\'s, such as \'{"training": {"lr": 0.001}}\''
     )
@@ -47,7 +51,7 @@ def main():
     chosen = settings.load(settings.parse_overrides(args.settings))
     training = chosen["training"]
     recipe = {"omit": args.omit, "round": args.round, "replay": args.replay}
-    check_flags(args, recipe, training["steps"])
+    check_flags(args, recipe, chosen)
 
     tokens = data.load_tokens(args.tokens, chosen["model"]["vocab_size"], training["length"])
     run = Run(chosen, tokens)
@@ -58,42 +62,48 @@ def main():
         raise LabError(f"--stop-at: found {until}, wanted a step after {run.step}, where {args.resume} stands")
 
     log, record = [], Record(run) if args.record else None
-    for step, loss, offsets in tqdm(run.train(until), initial=run.step, total=until, unit="step", disable=None):
+    trace = run.make_trace(args.trace) if args.trace else None
+    for step, loss in tqdm(run.train(until, trace), initial=run.step, total=until, unit="step", disable=None):
         log.append((step, f"{loss:.6f}"))
         if record:
-            record.add(step, offsets)
+            record.add()
 
     if record:
         record.save(args.record)
     if args.log:
         atomic.write_text(args.log, csv_text(["step", "train_loss"], log))
-    checkpoint.save(args.out, state.capture(run.components) if args.stop_at else run.model.state_dict())
+    checkpoint.save(args.out, state.capture(run.components) if args.stop_at else run.weights())
 
 
-def check_flags(args, recipe, steps):
+def check_flags(args, recipe, chosen):
     """Raise LabError for flags that contradict each other or the settings, before anything is read or trained."""
+    steps = chosen["training"]["steps"]
     if args.stop_at is not None and not 1 <= args.stop_at <= steps - 1:
         raise LabError(f"--stop-at: found {args.stop_at}, wanted a step in 1...{steps - 1}")
-    settings.check_recipe(recipe, "--")
+    settings.check_recipe(recipe, settings.components(chosen), "--")
     if any(recipe.values()) and not args.resume:
         raise LabError("--omit, --round, --replay: found without --resume, wanted a resume file to restore from")
 
 
 class Record:
-    """What a run leaves for the measurements: steps, batch offsets, and sketches of the weights before the first step and after each."""
+    """What a run leaves for the measurements: sketches of the model's weights, and of their averages where it makes some, before the
+    first step and after each.
+    """
 
     def __init__(self, run):
-        self.sketch = Sketch(run.model.parameters())
-        self.steps, self.offsets, self.sketches = [], [], [self.sketch.take()]
+        self.sketches = {"model": Sketch(run.model.parameters())}
+        if run.average:
+            self.sketches["average"] = Sketch(run.average.state_dict().values())
+        self.taken = {name: [] for name in self.sketches}
+        self.add()
 
-    def add(self, step, offsets):
-        self.steps.append(step)
-        self.offsets.append(offsets)
-        self.sketches.append(self.sketch.take())
+    def add(self):
+        for name, sketch in self.sketches.items():
+            self.taken[name].append(sketch.take())
 
     def save(self, path):
         with atomic.replacing(path) as file:
-            np.savez(file, step=np.array(self.steps), offsets=np.stack(self.offsets), sketch=np.stack(self.sketches))
+            np.savez(file, **{name: np.stack(taken) for name, taken in self.taken.items()})
 
 
 def csv_text(header, rows):

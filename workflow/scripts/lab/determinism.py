@@ -1,14 +1,16 @@
 """What makes torch give the same bits every time."""
 
 import os
+import random
 
+import numpy as np
 import torch
 
 from lab.errors import LabError
 
 
 def make_deterministic(seed, threads, device):
-    """Seed every generator of torch's and allow deterministic kernels only.
+    """Seed the global generators of torch, numpy and Python and allow deterministic kernels only.
 
     `threads` sets torch's thread count, whatever OMP_NUM_THREADS says: sums split over another number of threads round differently.
     Raises LabError when `device` is cuda and there is none.
@@ -26,3 +28,5 @@ def make_deterministic(seed, threads, device):
     # Deterministic mode also fills every fresh tensor, against reads of uninitialised memory. Here each is written before it is read.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

@@ -18,7 +18,8 @@ INIT_STD = 0.02
 class Decoder(nn.Module):
     """The whole model: int64 tokens (batch, length) in, float32 logits (batch, length, vocab_size) out.
 
-    `settings` is config.yaml's `model` section; `length` is the longest sequence that it will be given.
+    `settings` is config.yaml's `model` section; `length` is the longest sequence that it will be given. With `dropout` above 0 the
+    embedding and what each block adds are dropped out in train mode, as MiniMind does.
     """
 
     def __init__(self, settings, length):
@@ -33,13 +34,14 @@ class Decoder(nn.Module):
                 nn.init.normal_(module.weight, std=INIT_STD)
         self.lm_head.weight = self.model["embed_tokens"].weight
         cos, sin = rotary_table(length, settings["hidden_size"] // settings["num_attention_heads"], settings["rope_theta"])
+        self.dropout = settings["dropout"]
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, tokens):
         length = tokens.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]
-        x = self.model["embed_tokens"](tokens)
+        x = drop(self.model["embed_tokens"](tokens), self.dropout, self.training)
         for layer in self.model["layers"]:
             x = layer(x, cos, sin)
         return self.lm_head(self.model["norm"](x))
@@ -52,12 +54,18 @@ class Block(nn.Module):
         super().__init__()
         self.self_attn = Attention(settings)
         self.mlp = SwiGLU(settings["hidden_size"])
+        self.dropout = settings["dropout"]
         self.input_layernorm = RMSNorm(settings["hidden_size"], settings["rms_norm_eps"])
         self.post_attention_layernorm = RMSNorm(settings["hidden_size"], settings["rms_norm_eps"])
 
     def forward(self, x, cos, sin):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + drop(self.self_attn(self.input_layernorm(x), cos, sin), self.dropout, self.training)
+        return x + drop(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
+
+
+def drop(x, dropout, training):
+    """Return x with a share `dropout` of it zeroed and the rest scaled up, when training; without dropout x itself, no kernel run."""
+    return F.dropout(x, dropout) if dropout and training else x
 
 
 class Attention(nn.Module):

@@ -4,11 +4,16 @@ import torch
 import torch.nn.functional as F
 
 from lab import state
-from lab.data import RandomCrops
+from lab.average import ExponentialMovingAverage
+from lab.data import make_batches
 from lab.determinism import make_deterministic
+from lab.generators import GlobalGenerators
+from lab.gradients import Gradients
 from lab.model import Decoder
 from lab.optimizer import AdamW
 from lab.schedule import CosineSchedule
+from lab.settings import components
+from lab.trace import Trace
 
 
 class Run:
@@ -20,39 +25,100 @@ class Run:
     def __init__(self, settings, tokens):
         training = settings["training"]
         make_deterministic(training["seed"], training["threads"], training["device"])
-        self.training = training
+        self.settings, self.training = settings, training
         self.model = Decoder(settings["model"], training["length"]).to(training["device"])
         self.optimizer = AdamW(self.model.parameters(), lr=training["lr"], weight_decay=training["weight_decay"])
         self.schedule = CosineSchedule(training["lr"], training["steps"])
-        self.batches = RandomCrops(tokens, training["batch_size"], training["length"], training["seed"])
-        self.step = 0
-        self.components = {
+        self.batches = make_batches(tokens, settings["model"]["vocab_size"], training)
+        self.scaler = torch.amp.GradScaler(
+            training["device"], growth_interval=training["growth_interval"], enabled=training["precision"] == "float16"
+        )
+        self.average = ExponentialMovingAverage(self.model, training["ema"]) if training["ema"] else None
+        self.position = Position(self.schedule)
+        remembered = {
             "model": self.model,
             "optimizer": self.optimizer,
-            "step": self.schedule,
+            "step": self.position,
             "gen_state": self.batches,
+            "gradients": Gradients(self.model),
+            "scaler": self.scaler,
+            "ema": self.average,
+            "rng": GlobalGenerators(training["device"]),
         }
+        self.components = {name: remembered[name] for name in components(settings)}
+
+    @property
+    def step(self):
+        """The number of steps taken."""
+        return self.position.step
 
     def resume(self, resume_state, path, recipe):
         """Go to the place that `resume_state`, read from `path`, was captured at. `recipe`: see `state.restore`. Raises LabError."""
         state.check(resume_state, list(self.components), self.training["steps"], path)
         state.restore(self.components, resume_state, path, recipe)
-        # The place in the run is counted apart from the schedule, which a variant may forget.
-        self.step = resume_state["step"]
+        # A run that was given no position still knows where it is, but its schedule counts from 0.
+        self.position.step = resume_state["step"]
 
-    def train(self, until):
-        """Train up to and including step `until`; after each step yield (step, loss, offsets of the batch in the tokens)."""
+    def make_trace(self, path):
+        """Return a Trace of this run that writes to `path`. It sees the global generators and the gradients by itself."""
+        registered = {name: component for name, component in self.components.items() if name not in ("step", "gradients", "rng")}
+        training = {key: value for key, value in self.training.items() if key != "stop_at"}
+        return Trace(path, configuration={"model": self.settings["model"], "training": training}, step=self.schedule, **registered)
+
+    def weights(self):
+        """Return the state_dict that the run is for: the model's, with the averages in the parameters' places where there are any."""
+        weights = self.model.state_dict()
+        if self.average:
+            # The head is the embedding under another name.
+            averages = self.average.state_dict()
+            weights.update(averages, **{"lm_head.weight": averages["model.embed_tokens.weight"]})
+        return weights
+
+    def train(self, until, trace=None):
+        """Train up to and including step `until`; after each step yield (step, loss). A step is one batch, forward and backward."""
         self.model.train()
         while self.step < until:
-            offsets, inputs, targets = self.batches.draw()
+            inputs, targets = (tokens.to(self.training["device"]) for tokens in self.batches.draw())
             lr = self.schedule.advance()
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            logits = self.model(inputs.to(self.training["device"]))
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.to(self.training["device"]).flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training["grad_clip"])
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.step += 1
-            yield self.step, loss.item(), offsets
+            if trace:
+                trace.before_step(self.step + 1, (inputs, targets), lr)
+            loss = self._gather_gradients(inputs, targets)
+            self.position.step += 1
+            if self.step % self.training["accumulation"] == 0 or self.step == self.training["steps"]:
+                self._update()
+            if trace:
+                trace.after_step(loss)
+            yield self.step, loss
+
+    def _gather_gradients(self, inputs, targets):
+        precision = self.training["precision"]
+        with torch.autocast(self.training["device"], getattr(torch, precision), enabled=precision != "float32"):
+            logits = self.model(inputs)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        self.scaler.scale(loss / self.training["accumulation"]).backward()
+        return loss.item()
+
+    def _update(self):
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.training["grad_clip"])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.average:
+            self.average.update()
+
+
+class Position:
+    """The step that a run is at (int). Restoring it sets the schedule, which counts by itself, to the same step."""
+
+    def __init__(self, schedule):
+        self.schedule, self.step = schedule, 0
+
+    def state_dict(self):
+        return self.step
+
+    def load_state_dict(self, state):
+        self.step = state
+        self.schedule.load_state_dict(state)

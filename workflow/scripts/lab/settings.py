@@ -12,13 +12,6 @@ ROOT = Path(__file__).resolve().parents[3]
 CONFIG_FILE = ROOT / "config.yaml"
 SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 
-# What a resume file holds, in the order in which it is written, and what a variant's recipe may do to each component besides omitting it.
-COMPONENTS = {
-    "model": ["round"],
-    "optimizer": ["round"],
-    "step": [],
-    "gen_state": ["replay"],
-}
 RECIPE_VERBS = ["omit", "round", "replay"]
 # File names that the pipeline itself gives out.
 RESERVED_NAMES = ["straight", "repeat", "resume", "straight_fp16"]
@@ -36,6 +29,40 @@ def load(overrides=None):
         settings[section] = {**settings[section], **values} if lay_over else values
     check_values(settings)
     return settings
+
+
+def components(settings):
+    """Return what a run with these settings remembers, in the order of the resume file: names, each with the verbs besides `omit` that a
+    variant's recipe may use on it.
+    """
+    training = settings["training"]
+    remembered = {"model": ["round"], "optimizer": ["round"], "step": [], "gen_state": ["replay"]}
+    if training["accumulation"] > 1:
+        remembered["gradients"] = ["round"]
+    if training["precision"] == "float16":
+        remembered["scaler"] = []
+    if training["ema"]:
+        remembered["ema"] = ["round"]
+    if settings["model"]["dropout"]:
+        remembered["rng"] = []
+    return remembered
+
+
+def stops(training):
+    """Return the steps after which a run is stopped and resumed, as a list, whether stop_at is one or several."""
+    return training["stop_at"] if isinstance(training["stop_at"], list) else [training["stop_at"]]
+
+
+def all_variants(settings):
+    """Return the recipes of all variants by name: those of the config, and for each component that none of them leaves out alone
+    one that does, called without_COMPONENT.
+    """
+    variants = dict(settings["variants"])
+    alone = [recipe["omit"] for recipe in variants.values() if set(recipe) == {"omit"}]
+    for component in components(settings):
+        if [component] not in alone:
+            variants[f"without_{component}"] = {"omit": [component]}
+    return variants
 
 
 def parse_overrides(text):
@@ -66,13 +93,14 @@ def with_numbers(value, wanted):
         return {key: with_numbers(item, named.get(key, others)) for key, item in value.items()}
     if isinstance(value, list):
         return [with_numbers(item, wanted.get("items", {})) for item in value]
-    if isinstance(value, str) and wanted.get("type") in ("integer", "number"):
+    types = wanted.get("type", [])
+    if isinstance(value, str) and {"integer", "number"} & set(types if isinstance(types, list) else [types]):
         for read in (int, float):
             try:
                 return read(value)
             except ValueError:
                 continue
-    if value == "null" and "null" in wanted.get("type", []):
+    if value == "null" and "null" in types:
         return None
     return value
 
@@ -83,20 +111,27 @@ def check_values(settings):
     if errors:
         raise LabError(_one_line(errors[0]))
     _check_model(settings["model"])
+    _check_training(settings["training"])
 
 
 def check(settings):
     """Raise LabError, one line, unless the whole pipeline can run with `settings`."""
     check_values(settings)
     _check_data(settings["data"])
-    _check_training(settings["training"])
+    _check_stops(settings["training"])
     for name, recipe in settings["variants"].items():
-        _check_variant(name, recipe)
+        _check_variant(name, recipe, settings)
 
 
-def is_lossless(recipe):
-    """Whether a variant with this recipe gets back everything that the stopped run knew, so that it must end like straight."""
-    return not recipe.get("omit") and not recipe.get("round")
+def lost(recipe, settings):
+    """Return the components that a variant with this recipe doesn't get back as they were; with none it must end like straight."""
+    omitted_or_rounded = [*recipe.get("omit", []), *recipe.get("round", [])]
+    return [component for component in omitted_or_rounded if component != "gradients" or stops_inside_a_window(settings["training"])]
+
+
+def stops_inside_a_window(training):
+    """Whether a stop lies inside an accumulation window, so that there are gradients to lose."""
+    return any(stop % training["accumulation"] for stop in stops(training))
 
 
 def _one_line(error):
@@ -147,20 +182,29 @@ def _check_model(model):
 
 
 def _check_training(training):
-    stop_at, steps = training["stop_at"], training["steps"]
-    if not 1 <= stop_at <= steps - 1:
-        raise LabError(f"config key training.stop_at: found {stop_at}, wanted a step in 1...{steps - 1}")
+    if training["order"] == "crops":
+        for key in ("workers", "augment"):
+            if training[key]:
+                raise LabError(f"config key training.{key}: found {training[key]}, wanted 0, since training.order is crops")
 
 
-def check_recipe(recipe, prefix):
+def _check_stops(training):
+    last = 0
+    for stop in stops(training):
+        if not last < stop <= training["steps"] - 1:
+            raise LabError(f"config key training.stop_at: found {stop}, wanted a step in {last + 1}...{training['steps'] - 1}")
+        last = stop
+
+
+def check_recipe(recipe, known, prefix):
     """Raise LabError unless `recipe`, a dict of omit, round and replay, treats each component once and only as that component allows.
 
-    `prefix` goes before the verb in the message: `--` for a flag, the key's path for a config file.
+    `known` is what `components` returns. `prefix` goes before the verb in the message: `--` for a flag, the key's path for a config file.
     """
     treated = {}
     for verb in RECIPE_VERBS:
         for component in recipe.get(verb, []):
-            allowed = [known for known, verbs in COMPONENTS.items() if verb == "omit" or verb in verbs]
+            allowed = [name for name, verbs in known.items() if verb == "omit" or verb in verbs]
             if component not in allowed:
                 raise LabError(f"{prefix}{verb}: found {component!r}, wanted one of {', '.join(allowed)}")
             if component in treated:
@@ -168,9 +212,11 @@ def check_recipe(recipe, prefix):
             treated[component] = verb
 
 
-def _check_variant(name, recipe):
+def _check_variant(name, recipe, settings):
     if name in RESERVED_NAMES:
         raise LabError(
             f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than {', '.join(RESERVED_NAMES)}"
         )
-    check_recipe(recipe, f"config key variants.{name}.")
+    if name.startswith("without_") and recipe != {"omit": [name.removeprefix("without_")]}:
+        raise LabError(f"config key variants.{name}: without_ is for the variants that leave out just that component")
+    check_recipe(recipe, components(settings), f"config key variants.{name}.")

@@ -1,0 +1,170 @@
+"""What a diagnosis says follows from the traces alone, and a file that is no whole trace is refused in one line."""
+
+import json
+
+import pytest
+
+from conftest import failed_with_one_line
+from lab import diagnosis
+
+HEADER = "at_step,configuration,w,w.float16,w.bfloat16,w.unordered,counter,rng.torch,lr,batch,loss,w.after"
+
+
+def digest(text):
+    return f"{sum(text.encode()) * 7919:032x}"
+
+
+def line(step, **changes):
+    """One row of a reference in which everything changes at every step, with these cells changed."""
+    cells = {
+        "configuration": digest("c"),
+        "w": digest(f"w{step}"),
+        "w.float16": f"~{digest(f'h{step}')}",
+        "w.bfloat16": f"~{digest(f'b{step}')}",
+        "w.unordered": digest(f"u{step}"),
+        "counter": str(step),
+        "rng.torch": digest("constant"),
+        "lr": str(1 / step),
+        "batch": digest(f"d{step}"),
+        "loss": str(9.5 - step),
+        "w.after": digest(f"w{step + 1}"),
+    }
+    cells.update({name.replace("__", "."): value for name, value in changes.items()})
+    return f"{step}," + ",".join(cells.values())
+
+
+def trace(path, *lines):
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return str(path), diagnosis.read(path)
+
+
+@pytest.fixture
+def diagnose(tmp_path):
+    """A function that holds rows against the reference of steps 1 to 6."""
+
+    def call(*lines):
+        reference = trace(tmp_path / "reference.csv", *(line(step) for step in range(1, 7)))
+        return diagnosis.diagnose(reference, [trace(tmp_path / "other.csv", *lines)])
+
+    return call
+
+
+def test_same_rows_are_identical(diagnose):
+    result = diagnose(line(4), line(5), line(6))
+    assert (result["verdict"], result["first_step"], result["last_step"], result["notes"]) == ("identical", 4, 6, [])
+    assert diagnosis.sentence(result) == "identical through step 6"
+
+
+@pytest.mark.parametrize(
+    ("changes", "action", "told"),
+    [
+        ({"w": digest("w1")}, {"action": "lost"}, "w was lost (it is as before training)"),
+        ({"w": diagnosis.EMPTY}, {"action": "lost"}, "w was lost (it is as before training)"),
+        ({"w": digest("w2")}, {"action": "rewound", "by": 2}, "w was rewound by 2 steps"),
+        ({"w": digest("w5")}, {"action": "skipped_ahead", "by": 1}, "w was skipped ahead by 1 step"),
+        ({"w": digest("new"), "w__float16": f"={digest('h4')}"}, {"action": "rounded", "to": "float16"}, "w was rounded to float16"),
+        ({"w": digest("new"), "w__bfloat16": f"={digest('b4')}"}, {"action": "rounded", "to": "bfloat16"}, "w was rounded to bfloat16"),
+        ({"w": digest("new"), "w__float16": f"~{digest('h4')}"}, {"action": "different"}, "w is different"),
+        ({"w": digest("new"), "w__unordered": digest("u4")}, {"action": "reordered"}, "w holds the right tensors in wrong places"),
+        ({"w": digest("new")}, {"action": "different"}, "w is different"),
+        ({"counter": "77"}, {"action": "different", "found": "77", "wanted": "4"}, "counter is different (found 77, wanted 4)"),
+    ],
+)
+def test_action_is_what_the_cells_show(diagnose, changes, action, told):
+    """A value that differs only nearly like a rounding is called different: the diagnosis doesn't guess."""
+    if "w" in changes and "w__unordered" not in changes:
+        changes = {**changes, "w__unordered": digest("other")}
+    result = diagnose(line(4, **changes), line(5), line(6))
+    component = "counter" if "counter" in changes else "w"
+    assert result["culprits"] == [{"component": component, **action}]
+    assert told in diagnosis.sentence(result)
+
+
+def test_batch_and_rate_are_explained_by_what_gives_them(diagnose):
+    result = diagnose(line(4, counter="1", lr="1.0", batch=digest("d1")))
+    assert result["culprits"] == [{"component": "counter", "action": "lost"}]
+
+
+def test_batch_that_nothing_explains_is_named_itself(diagnose):
+    assert diagnose(line(4, batch=digest("d1")))["culprits"] == [{"component": "batch", "action": "rewound", "by": 3}]
+    result = diagnose(line(4, w=digest("w1"), batch=digest("d2")))
+    assert [culprit["component"] for culprit in result["culprits"]] == ["w", "batch"], "weights don't choose batches"
+    result = diagnose(line(4, counter="1", batch=digest("d2")))
+    assert [culprit["component"] for culprit in result["culprits"]] == ["counter", "batch"], "they are not of the same step"
+
+
+def test_inputs_that_agree_with_outputs_that_do_not_accuse_the_computation(diagnose):
+    result = diagnose(line(4), line(5, loss="3.25"))
+    assert (result["verdict"], result["step"], result["culprits"]) == ("computation", 5, [])
+    assert "the computation is not repeatable" in diagnosis.sentence(result)
+
+
+def test_generator_that_nothing_draws_from_is_no_culprit(diagnose):
+    result = diagnose(line(4, rng__torch=digest("r")), line(5, rng__torch=digest("r")))
+    assert (result["verdict"], result["unused"]) == ("identical", ["rng.torch"])
+    result = diagnose(line(4, rng__torch=digest("r")), line(5, rng__torch=digest("s")))
+    assert result["culprits"] == [{"component": "rng.torch", "action": "different"}]
+
+
+@pytest.mark.parametrize(
+    ("steps", "notes", "told"),
+    [
+        ((3, 4), [{"kind": "ends_early", "steps": [4]}], "it ends before the reference, after step 4"),
+        ((3, 5, 6), [{"kind": "missing", "steps": [4]}], "step 4 missing"),
+        ((5, 6, 7, 8), [{"kind": "beyond", "steps": [7, 8]}], "steps 7, 8 not in the reference"),
+        ((4, 5, 5, 6), [{"kind": "repeated", "steps": [5]}], "step 5 trained more than once"),
+    ],
+)
+def test_traces_of_other_steps_are_said_as_that(diagnose, steps, notes, told):
+    result = diagnose(*map(line, steps))
+    assert (result["verdict"], result["notes"]) == ("identical", notes)
+    assert told in diagnosis.sentence(result)
+
+
+GOOD = "\n".join([HEADER, line(1), line(2)]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty, wanted a trace with at least one step"),
+        (HEADER + "\n", "empty, wanted a trace with at least one step"),
+        (GOOD[:-40], "cut in the middle of row 2"),
+        (GOOD[:-1], "cut in the middle of row 2"),
+        (GOOD.replace("w.unordered", "w.colour"), "unknown column 'w.colour'"),
+        (GOOD.replace("loss", "profit"), "no column loss"),
+        (GOOD.replace("at_step", "when"), "no column at_step"),
+        (GOOD.replace("\n1,", "\none,"), "row 1: found 12 cells, the first ['one']"),
+        (GOOD.replace(",lr,", ",batch,"), "found a column twice"),
+        ("step,train_loss\n1,2.0\n", "no column at_step"),
+    ],
+)
+def test_file_that_is_no_whole_trace_is_refused_in_one_line(verb, tmp_path, text, message):
+    (tmp_path / "good.csv").write_text(GOOD)
+    (tmp_path / "bad.csv").write_text(text)
+    for files in (("good.csv", "bad.csv"), ("bad.csv", "good.csv")):
+        result = verb("diagnose", *files, "--json", "out.json")
+        assert failed_with_one_line(result).startswith(f"error: bad.csv: {message}")
+        assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace(digest("c"), digest("e")), "bad.csv: comes from another configuration than good.csv"),
+        (GOOD.replace("counter", "scaler"), "bad.csv: unknown column 'scaler', which good.csv doesn't have"),
+        (None, "bad.csv: no such trace"),
+    ],
+)
+def test_trace_of_another_configuration_is_refused_in_one_line(verb, tmp_path, text, message):
+    (tmp_path / "good.csv").write_text(GOOD)
+    if text is not None:
+        (tmp_path / "bad.csv").write_text(text)
+    assert failed_with_one_line(verb("diagnose", "good.csv", "bad.csv")).startswith(f"error: {message}")
+
+
+def test_command_prints_the_sentence_and_writes_it(verb, tmp_path):
+    (tmp_path / "a.csv").write_text(GOOD)
+    result = verb("diagnose", "a.csv", "a.csv", "--json", "out.json")
+    assert result.stdout == "identical through step 2\n"
+    assert json.loads((tmp_path / "out.json").read_text())["sentence"] == "identical through step 2"

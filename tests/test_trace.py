@@ -1,0 +1,169 @@
+"""A digest depends on values, dtype and shape and on nothing else, and a trace has whole rows whenever the run ends."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+
+from conftest import ROOT
+from lab import diagnosis
+from lab.trace import PRECISIONS, Trace, digest, state_columns
+
+ARRAYS = hypothesis.extra.numpy.arrays(
+    dtype=st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_]),
+    shape=hypothesis.extra.numpy.array_shapes(max_dims=3, max_side=5),
+)
+
+
+@hypothesis.given(ARRAYS)
+def test_strides_and_storage_make_no_difference(array):
+    tensor = torch.from_numpy(array)
+    turned = tensor.permute(*reversed(range(tensor.dim()))).contiguous().permute(*reversed(range(tensor.dim())))
+    assert digest(turned) == digest(tensor) == digest(tensor.clone()) == digest(array)
+
+
+@hypothesis.given(ARRAYS, st.data())
+def test_one_changed_bit_makes_another_digest(array, data):
+    changed = array.copy()
+    raw = changed.view(np.uint8).reshape(-1) if changed.dtype != np.bool_ else changed.reshape(-1).view(np.uint8)
+    raw[data.draw(st.integers(0, raw.size - 1))] ^= 1
+    assert digest(torch.from_numpy(changed)) != digest(torch.from_numpy(array))
+
+
+def test_dtype_and_shape_make_a_difference():
+    zeros = torch.zeros(2, 3)
+    others = [zeros.double(), zeros.int(), zeros.view(3, 2), zeros.view(6), zeros.bfloat16(), zeros.half()]
+    assert len({digest(value) for value in [zeros, *others]}) == 1 + len(others)
+    assert digest(0) != digest(0.0) != digest("0.0")
+
+
+def test_order_and_names_of_a_dict_make_no_difference_but_its_values_do():
+    one, two = torch.ones(2), torch.zeros(2)
+    assert digest({"a": one, "b": two}) == digest({"b": two, "a": one}) == digest({"x.a": one, "x.b": two})
+    assert digest({"a": one, "b": two}) != digest({"a": two, "b": one})
+
+
+def test_every_kind_of_state_has_a_digest():
+    generator = torch.Generator().manual_seed(1)
+    values = [None, True, 3, 2.5, "text", b"raw", {1, 2}, [1, (2, 3)], generator, np.random.default_rng(3), random.Random(4), torch.float16]
+    digests = [digest(value) for value in values]
+    assert len(set(digests)) == len(values)
+    assert all(len(value) == 32 for value in digests)
+    torch.rand(1, generator=generator)
+    assert digest(generator) != digests[8]
+
+
+def test_object_without_state_is_refused():
+    with pytest.raises(TypeError, match="found a object, wanted tensors"):
+        digest({"a": object()})
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rounded_component_is_recognised_and_only_as_this_rounding(precision):
+    state = {"w": torch.randn(300, 300), "few": torch.randn(3), "step": torch.tensor(4097.0), "counts": torch.arange(3)}
+    floats = {name: value.to(PRECISIONS[precision]).float() for name, value in state.items() if name in ("w", "few")}
+    rounded = {**state, **floats}
+    full, narrow = state_columns("c", state), state_columns("c", rounded)
+    assert full[f"c.{precision}"][0] == "~"
+    assert narrow[f"c.{precision}"] == "=" + full[f"c.{precision}"][1:]
+    nearly = {**rounded, "few": state["few"]}
+    assert state_columns("c", nearly)[f"c.{precision}"] == full[f"c.{precision}"]
+    other = next(name for name in PRECISIONS if name != precision)
+    assert narrow[f"c.{other}"] != "=" + full[f"c.{other}"][1:]
+
+
+def test_gradients_that_are_zero_are_none():
+    module = torch.nn.Linear(3, 2)
+    before = state_columns("m", module)
+    module(torch.ones(1, 3)).sum().backward()
+    assert state_columns("m", module)["m.gradients"] != before["m.gradients"]
+    module.zero_grad(set_to_none=False)
+    assert state_columns("m", module) == before
+
+
+def test_every_part_of_a_module_and_an_optimizer_shows_in_its_own_column():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout())
+    optimizer = torch.optim.AdamW(module.parameters())
+
+    def changed(change):
+        before = {**state_columns("m", module), **state_columns("o", optimizer)}
+        change()
+        after = {**state_columns("m", module), **state_columns("o", optimizer)}
+        return {name for name in before if before[name] != after[name] and name.rpartition(".")[2] not in ("unordered", *PRECISIONS)}
+
+    loss = module(torch.randn(4, 3)).square().sum()
+    assert changed(loss.backward) == {"m.gradients"}
+    assert changed(optimizer.step) == {"m", "o"}
+    assert changed(lambda: module(torch.randn(4, 3))) == {"m.buffers"}
+    assert changed(module.eval) == {"m.mode"}
+    assert changed(module[1].train) == {"m.mode"}
+    assert changed(lambda: optimizer.param_groups[0].update(weight_decay=0.5)) == {"o.settings"}
+    assert changed(lambda: optimizer.param_groups[0].update(lr=0.5)) == set()
+
+
+def test_global_generators_show_in_their_columns(tmp_path):
+    trace = Trace(tmp_path / "trace.csv")
+    for step, draw in enumerate((lambda: None, lambda: torch.rand(1), np.random.random, random.random), 1):
+        draw()
+        trace.before_step(step)
+        trace.after_step()
+    rows = [row.cells for row in diagnosis.read(tmp_path / "trace.csv")]
+    changed = [{name for name in rows[0] if before[name] != after[name]} for before, after in itertools.pairwise(rows)]
+    assert changed == [{"rng.torch"}, {"rng.numpy"}, {"rng.python"}]
+
+
+def test_generators_are_left_out_on_request(tmp_path):
+    trace = Trace(tmp_path / "trace.csv", generators=False)
+    trace.before_step(1)
+    trace.after_step(0.5)
+    assert not [name for name in diagnosis.read(tmp_path / "trace.csv")[0].cells if name.startswith("rng.")]
+
+
+def test_learning_rate_is_the_optimizers_unless_it_is_given(tmp_path):
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.125)
+    trace = Trace(tmp_path / "trace.csv", optimizer=optimizer)
+    for step, lr in enumerate((None, 0.5), 1):
+        trace.before_step(step, lr=lr)
+        trace.after_step()
+    assert [row.cells["lr"] for row in diagnosis.read(tmp_path / "trace.csv")] == ["0.125", "0.5"]
+
+
+def test_step_without_what_the_first_one_had_is_refused(tmp_path):
+    trace = Trace(tmp_path / "trace.csv")
+    trace.before_step(1, scale=2.0)
+    trace.after_step()
+    trace.before_step(2)
+    with pytest.raises(ValueError, match="step 2 has no scale"):
+        trace.after_step()
+
+
+def test_killed_run_leaves_whole_rows(tmp_path):
+    code = (
+        "import torch, sys\nfrom lab.trace import Trace\n"
+        "module = torch.nn.Linear(50, 50)\ntrace = Trace(sys.argv[1], module=module)\n"
+        "for step in range(1, 10**9):\n    trace.before_step(step, torch.rand(3))\n    trace.after_step(1.0)\n    print(step, flush=True)"
+    )
+    path = tmp_path / "trace.csv"
+    command = [sys.executable, "-c", code, str(path)]
+    process = subprocess.Popen(command, cwd=ROOT / "workflow" / "scripts", stdout=subprocess.PIPE, text=True)
+    seen = [int(process.stdout.readline()) for _ in range(50)]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert [row.step for row in diagnosis.read(path)][:50] == seen
+
+
+def test_the_module_stands_alone(tmp_path):
+    """On another trainer's path it needs nothing else of this project."""
+    (tmp_path / "tracing.py").write_text((ROOT / "workflow/scripts/lab/trace.py").read_text())
+    code = "import tracing\ntrace = tracing.Trace('t.csv', value=[1, 2])\ntrace.before_step(1)\ntrace.after_step(0.5)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert diagnosis.read(tmp_path / "t.csv")[0].cells["loss"] == "0.5"

@@ -1,0 +1,256 @@
+"""A trace: step by step, digests of everything that goes into a training step, so that two runs can be held against each other.
+
+Put this file on a trainer's path (it needs torch, numpy and xxhash, nothing else):
+
+    trace = Trace("trace.csv", model=model, optimizer=optimizer, scheduler=scheduler)
+    ...
+    trace.before_step(step, batch)
+    loss = train_on(batch)
+    trace.after_step(loss)
+
+The columns of the CSV, one row a step:
+
+- `at_step`: the step's number; `configuration`: digest of what was given as such;
+- NAME: a registered component. Of a module the parameters, of an optimizer its state, of another object what its state_dict() returns.
+  Numbers and text stand as they are, all else as a digest;
+- NAME.float16, NAME.bfloat16: digests of the component rounded to that precision. `=` before one says that the component holds just
+  the rounded values, `~` that it holds more;
+- NAME.unordered: a digest that doesn't see in which order the tensors stand;
+- NAME.buffers and NAME.gradients of a module, each with its roundings, and NAME.mode; NAME.settings of an optimizer: its
+  hyperparameters, but for the learning rate;
+- rng.torch, rng.cuda, rng.numpy, rng.python: the global generators;
+- `lr`, `batch` and whatever else before_step was given: what goes into this step alone;
+- `loss` and NAME.after, the parameters of each module: what came out of the step.
+"""
+
+import csv
+import io
+import random
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+
+PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+PLAIN = (type(None), bool, int, float, complex, str)
+NOT_IN_NUMPY = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+# This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
+GLANCE = 64
+GROUP = 65536
+
+
+class Trace:
+    """Writes the trace of a run to the CSV file `path`: `before_step` and `after_step` around each training step.
+
+    `components` are the things that the run remembers, by name: modules, optimizers, other objects with state_dict(), generators,
+    tensors, or nested dicts and lists of those and of numbers and text. With `generators` the global ones of torch, numpy and
+    Python are traced too. `configuration` is anything that says how the run was set up: traces with different ones can't be compared.
+    Reads only; nothing that it does changes a bit of the run.
+
+    A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows.
+    """
+
+    def __init__(self, path, /, *, generators=True, configuration=None, **components):
+        self.components, self.generators, self.configuration = components, generators, digest(configuration)
+        self.columns, self.row, self.parameters = None, None, {}
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(path, "wb", buffering=0)  # noqa: SIM115, kept open over the run
+
+    def before_step(self, step, batch=None, lr=None, **others):
+        """Take down all that goes into step number `step`: components, generators, `batch`, learning rate and `others`, by name.
+
+        The learning rate is the registered optimizer's unless `lr` is given. Raises TypeError for a value that has no digest.
+        """
+        self.row = {"at_step": int(step), "configuration": self.configuration}
+        rates = []
+        self.parameters = {
+            name: dict(part.named_parameters()) for name, part in self.components.items() if isinstance(part, torch.nn.Module)
+        }
+        for name, component in self.components.items():
+            self.row.update(state_columns(name, component, self.parameters.get(name)))
+            if isinstance(component, torch.optim.Optimizer):
+                rates += [float(group["lr"]) for group in component.param_groups]
+        if self.generators:
+            self.row.update({f"rng.{name}": digest(state) for name, state in global_generators().items()})
+        self.row["lr"] = cell(rates[0] if len(set(rates)) == 1 else rates) if lr is None else cell(lr)
+        self.row["batch"] = cell(batch)
+        self.row.update({name: cell(value) for name, value in others.items()})
+
+    def after_step(self, loss=None):
+        """Take down what came out of the step, `loss` and the modules' parameters, and write the row.
+
+        Raises ValueError when the step was given other values than the first one.
+        """
+        self.row["loss"] = "" if loss is None else repr(float(loss.item() if isinstance(loss, torch.Tensor) else loss))
+        self.row.update({f"{name}.after": digest(parameters) for name, parameters in self.parameters.items()})
+        if self.columns is None:
+            self.columns = list(self.row)
+            self._write(self.columns)
+        missing = [name for name in self.columns if name not in self.row]
+        if missing:
+            raise ValueError(f"trace: step {self.row['at_step']} has no {missing[0]}, which the first step had")
+        self._write([self.row[name] for name in self.columns])
+
+    def close(self):
+        self.file.close()
+
+    def _write(self, cells):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        self.file.write(line.getvalue().encode())
+
+
+def digest(value):
+    """Return a 128-bit digest of `value`, as 32 hex digits: of its values, dtypes and shapes, in the order of sorted keys.
+
+    Where tensors lie, their strides, the keys' names and the order of a dict's entries make no difference.
+    """
+    return _joined(_leaf_digest(leaf) for leaf in leaves(value))
+
+
+def cell(value):
+    """Return what a column shows of `value`: a number or text as it is, the digest of anything else."""
+    if isinstance(value, PLAIN):
+        return repr(value)
+    return digest(value)
+
+
+def state_columns(name, component, parameters=None):
+    """Return a component's columns and their cells as a dict; see the module's text for what they are.
+
+    `parameters` is a module's dict(named_parameters()), where it is at hand: finding them takes time.
+    """
+    if isinstance(component, torch.nn.Module):
+        parameters = dict(component.named_parameters()) if parameters is None else parameters
+        gradients = {key: parameter.grad for key, parameter in parameters.items() if parameter.grad is not None and parameter.grad.any()}
+        return {
+            **_tensor_columns(name, parameters),
+            **_tensor_columns(f"{name}.buffers", dict(component.named_buffers())),
+            # None, zero and never computed are the same to a step.
+            **_tensor_columns(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}),
+            f"{name}.mode": _mode(component),
+        }
+    if isinstance(component, torch.optim.Optimizer):
+        owners = [parameter for group in component.param_groups for parameter in group["params"]]
+        # Read directly: Optimizer.state_dict() imports torch's compiler.
+        state = {index: component.state[owner] for index, owner in enumerate(owners) if owner in component.state}
+        settings = [{key: group[key] for key in group if key not in ("params", "lr")} for group in component.param_groups]
+        return {**_tensor_columns(name, state), f"{name}.settings": digest(settings)}
+    value = component.state_dict() if hasattr(component, "state_dict") else component
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in leaves(value)):
+        return _tensor_columns(name, value)
+    return {name: cell(value)}
+
+
+def global_generators():
+    """Return the states of the global generators by name; the CUDA devices' where torch has started them."""
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    name, keys, *rest = np.random.get_state()
+    version, internal, gauss = random.getstate()
+    return {**states, "numpy": [name, keys, *rest], "python": [version, np.array(internal, dtype=np.uint32), gauss]}
+
+
+def leaves(value):
+    """Yield the tensors, arrays, numbers and texts in `value`, dicts in the order of their sorted keys.
+
+    Raises TypeError for an object without state_dict() that is none of those.
+    """
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic, bytes, *PLAIN)):
+        yield value
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
+            yield from leaves(value[key])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, (set, frozenset)):
+        yield from sorted(map(repr, value))
+    elif hasattr(value, "state_dict"):
+        yield from leaves(value.state_dict())
+    elif isinstance(value, torch.Generator):
+        yield value.get_state()
+    elif isinstance(value, np.random.Generator):
+        yield from leaves(value.bit_generator.state)
+    elif isinstance(value, random.Random):
+        yield from leaves(value.getstate())
+    elif isinstance(value, (torch.dtype, torch.device)):
+        yield str(value)
+    else:
+        raise TypeError(f"trace: found a {type(value).__name__}, wanted tensors, numbers, text or an object with state_dict()")
+
+
+def _tensor_columns(name, value):
+    found = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves(value)]
+    digests = [_leaf_digest(leaf) for leaf in found]
+    rounded = {f"{name}.{precision}": rounding for precision, rounding in _roundings(found, digests).items()}
+    return {name: _joined(digests), **rounded, f"{name}.unordered": _joined(sorted(digests))}
+
+
+def _roundings(found, digests):
+    """Return the digests of the leaves with every float tensor but scalars, such as step counts, rounded, by precision."""
+    rounded = [isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dim() > 0 for leaf in found]
+    hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
+    exact = dict.fromkeys(PRECISIONS, True)
+    for values in _flat_groups([leaf for leaf, is_rounded in zip(found, rounded) if is_rounded]):
+        for precision, dtype in PRECISIONS.items():
+            narrow = values.to(dtype)
+            exact[precision] = exact[precision] and _equal(narrow[:GLANCE], values[:GLANCE]) and _equal(narrow, values)
+            hashers[precision].update(_buffer(narrow))
+    shapes = [_header("float", leaf.shape) if is_rounded else own for leaf, own, is_rounded in zip(found, digests, rounded)]
+    return {name: ("=" if exact[name] else "~") + _joined([*shapes, hasher.digest()]) for name, hasher in hashers.items()}
+
+
+def _flat_groups(tensors):
+    """Yield the tensors' values in their order as flat tensors of about GROUP values: many small conversions cost more than few."""
+    group, size = [], 0
+    for tensor in tensors:
+        if group and (size + tensor.numel() > GROUP or tensor.dtype != group[0].dtype or tensor.device != group[0].device):
+            yield torch.cat(group)
+            group, size = [], 0
+        group.append(tensor.reshape(-1))
+        size += tensor.numel()
+    if group:
+        yield torch.cat(group) if len(group) > 1 else group[0]
+
+
+def _equal(narrow, values):
+    return torch.equal(narrow.to(values.dtype), values)
+
+
+def _buffer(values):
+    """Return the tensor's values as a contiguous numpy array on the CPU, of integers where numpy doesn't know the dtype."""
+    if not (values.is_cpu and values.is_contiguous()):
+        values = values.cpu().contiguous()
+    if values.dtype in NOT_IN_NUMPY:
+        values = values.view(NOT_IN_NUMPY[values.dtype])
+    return values.numpy()
+
+
+def _leaf_digest(leaf):
+    if isinstance(leaf, torch.Tensor):
+        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(_buffer(leaf.detach() if leaf.requires_grad else leaf))
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(leaf.tobytes())
+    return xxhash.xxh3_128_digest(f"{type(leaf).__name__} {leaf!r}".encode())
+
+
+@cache
+def _header(dtype, shape):
+    """Return what tells tensors of the same bytes apart; the same for torch's and numpy's names of a dtype."""
+    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)} ".encode()
+
+
+def _joined(digests):
+    return xxhash.xxh3_128(b"".join(digests)).hexdigest()
+
+
+def _mode(module):
+    flags = [part.training for part in module.modules()]
+    if len(set(flags)) == 1:
+        return "train" if flags[0] else "eval"
+    return f"mixed {digest(flags)}"
