@@ -102,6 +102,13 @@ def test_augmentation_replaces_a_share_of_the_inputs_and_no_target():
     assert not targets.any()
 
 
+def test_augmentation_of_a_sequence_is_another_one_in_each_epoch():
+    training = {"order": "skip", "batch_size": 1, "length": 64, "seed": 7, "augment": 0.5, "workers": 0}
+    batches = make_batches(np.zeros(65, np.uint8), 256, training)
+    first, second = batches.draw()[0], batches.draw()[0]
+    assert not torch.equal(first, second)
+
+
 def test_tokens_that_fill_no_batch_are_refused():
     training = {"order": "skip", "batch_size": 9, "length": 16, "seed": 7, "augment": 0.0, "workers": 0}
     with pytest.raises(LabError, match=r"config key training\.batch_size: found 9, wanted at most 8"):

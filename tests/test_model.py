@@ -1,5 +1,7 @@
 """The model is MiniMind's: the same names and the same numbers as an implementation that isn't ours."""
 
+import math
+
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -8,20 +10,12 @@ from lab import settings
 from lab.model import Decoder, Normalisation, Rotation, rotary_table
 
 
-@pytest.fixture(scope="module")
-def pair():
-    """Our default model after a few optimizer steps, and transformers' with the same weights."""
-    chosen = settings.load()["model"]
-    torch.manual_seed(3)
-    ours = Decoder(chosen, 128)
-    # Norm weights of exactly one would hide a norm that is applied in the wrong place.
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+def transformers_model(chosen):
+    """transformers' model of the sizes in `chosen`, config.yaml's model section."""
     config = Qwen3Config(
         vocab_size=chosen["vocab_size"],
         hidden_size=chosen["hidden_size"],
-        intermediate_size=448,
+        intermediate_size=math.ceil(chosen["hidden_size"] * math.pi / 64) * 64,
         num_hidden_layers=chosen["num_hidden_layers"],
         num_attention_heads=chosen["num_attention_heads"],
         num_key_value_heads=chosen["num_key_value_heads"],
@@ -30,9 +24,34 @@ def pair():
         rms_norm_eps=chosen["rms_norm_eps"],
         tie_word_embeddings=True,
     )
-    theirs = Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Our default model with weights of no special values, and transformers' with the same weights."""
+    chosen = settings.load()["model"]
+    torch.manual_seed(3)
+    ours = Decoder(chosen, 128)
+    # Norm weights of exactly one would hide a norm that is applied in the wrong place.
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    theirs = transformers_model(chosen)
     theirs.load_state_dict(ours.state_dict(), strict=True)
     return ours, theirs
+
+
+@pytest.mark.pipeline
+def test_trained_weights_load_strictly_into_transformers_and_give_the_same_logits(built, tiny):
+    weights = torch.load(built / "results" / "straight.pth", weights_only=True)
+    theirs = transformers_model(tiny["model"])
+    theirs.load_state_dict(weights, strict=True)
+    ours = Decoder(tiny["model"], 128).eval()
+    ours.load_state_dict(weights, strict=True)
+    tokens = torch.randint(0, 256, (2, 128))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
 
 
 def test_logits_equal_those_of_transformers(pair):

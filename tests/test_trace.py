@@ -75,7 +75,8 @@ def test_rounded_component_is_recognised_and_only_as_this_rounding(precision):
     full, narrow = state_columns("c", state), state_columns("c", rounded)
     assert full[f"c.{precision}"][0] == "~"
     assert narrow[f"c.{precision}"] == "=" + full[f"c.{precision}"][1:]
-    nearly = {**rounded, "few": state["few"]}
+    nearly = {**rounded, "w": rounded["w"].clone()}
+    nearly["w"][-1, -1] = state["w"][-1, -1]
     assert state_columns("c", nearly)[f"c.{precision}"] == full[f"c.{precision}"]
     other = next(name for name in PRECISIONS if name != precision)
     assert narrow[f"c.{other}"] != "=" + full[f"c.{other}"][1:]
