@@ -55,6 +55,7 @@ def snakemake(project, *flags, workdir=None, configfile=None):
 
 def copy_project(target):
     """Copy what the pipeline is made of to the folder `target`."""
+    target.mkdir(exist_ok=True)
     for name in PROJECT:
         source = ROOT / name
         if source.is_dir():

@@ -14,6 +14,7 @@ sys.path.insert(0, SCRIPTS)
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
+from lab.locks import lift_stale_lock
 from lab.settings import RECIPE_VERBS, all_variants, check, components, schema, stops, with_numbers
 from lab.sources import sources
 
@@ -23,6 +24,8 @@ os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.env
 STARTED = time.time()
 # Another torch or CPU may round differently, so what was trained there is stale here.
 MACHINE = fingerprint()
+
+lift_stale_lock(Path(".snakemake"))
 
 try:
     config.update(with_numbers(config, schema()))
@@ -41,6 +44,8 @@ TRAIN = config["data"]["train"] or f"{OUT}train.npy"
 VAL = config["data"]["val"] or f"{OUT}val.npy"
 VARIANTS = list(all_variants(config))
 STOPS = stops(config["training"])
+# A resource and no param: how often the progress is kept changes no bit of an output, so it makes none stale.
+SAVE_EVERY = config["training"]["save_every"]
 # With several stops the runs write one leg at a time, and what these leave is joined.
 LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
@@ -57,7 +62,7 @@ def section(*names):
 
 def training_settings():
     """What a training run depends on, as JSON. Where it stops is a flag of the stopped run alone."""
-    training = {key: value for key, value in config["training"].items() if key != "stop_at"}
+    training = {key: value for key, value in config["training"].items() if key not in ("stop_at", "save_every")}
     return json.dumps({"model": config["model"], "training": training})
 
 

@@ -17,12 +17,15 @@ rule uninterrupted:
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
+    resources:
+        save_every=SAVE_EVERY,
     params:
         settings=training_settings(),
         machine=MACHINE,
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
-        " --record {output.record:q} --trace {output.trace:q} --settings {params.settings:q} 2> {log:q}"
+        " --record {output.record:q} --trace {output.trace:q} --save-every {resources.save_every}"
+        " --settings {params.settings:q} 2> {log:q}"
 
 
 rule stopped:
@@ -37,13 +40,16 @@ rule stopped:
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
+    resources:
+        save_every=SAVE_EVERY,
     params:
         stop_at=STOPS[0],
         settings=training_settings(),
         machine=MACHINE,
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
-        " --trace {output.trace:q} --settings {params.settings:q} 2> {log:q}"
+        " --trace {output.trace:q} --save-every {resources.save_every}"
+        " --settings {params.settings:q} 2> {log:q}"
 
 
 rule variant:
@@ -63,6 +69,8 @@ rule variant:
     conda:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
+    resources:
+        save_every=SAVE_EVERY,
     params:
         recipe=recipe,
         stop=[],
@@ -71,7 +79,7 @@ rule variant:
     shell:
         "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
         " --out {output.result:q} --log {output.log:q} --record {output.record:q} --trace {output.trace:q}"
-        " --settings {params.settings:q} 2> {log:q}"
+        " --save-every {resources.save_every} --settings {params.settings:q} 2> {log:q}"
 
 
 if len(STOPS) > 1:

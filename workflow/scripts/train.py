@@ -3,15 +3,23 @@
 import argparse
 import csv
 import io
+import json
+import signal
+import sys
+from pathlib import Path
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 import command_line
 from lab import atomic, checkpoint, data, settings, state
 from lab.errors import LabError
+from lab.fingerprint import fingerprint
+from lab.progress import Progress, digest, stop_requests
 from lab.run import Run
 from lab.sketch import Sketch
+from lab.sources import sources
 
 
 def arguments():
@@ -38,6 +46,9 @@ def arguments():
     parser.add_argument(
         "--replay", action="append", default=[], metavar="COMPONENT", help="rebuild this from the seed instead of restoring it; repeatable"
     )
+    parser.add_argument(
+        "--save-every", type=int, metavar="N", help="keep the progress in OUT.progress every N steps, to go on from when killed; 0: never"
+    )
     parser.add_argument("--record", metavar="FILE", help="NPZ to write: sketches of the weights before the first step and after each")
     parser.add_argument("--trace", metavar="FILE", help="CSV to write: per step digests of everything that goes into it")
     parser.add_argument(
@@ -61,18 +72,46 @@ def main():
     if run.step >= until:
         raise LabError(f"--stop-at: found {until}, wanted a step after {run.step}, where {args.resume} stands")
 
-    log, record = [], Record(run) if args.record else None
-    trace = run.make_trace(args.trace) if args.trace else None
-    for step, loss in tqdm(run.train(until, trace), initial=run.step, total=until, unit="step", disable=None):
-        log.append((step, f"{loss:.6f}"))
-        if record:
-            record.add()
+    progress = Progress(args.out, identity(args, recipe, chosen))
+    journal = Journal(run, args.trace)
+    saved = progress.load()
+    if saved:
+        run.load_snapshot(saved["run"], progress.path)
+        journal.load_state_dict(saved["journal"])
+        print(f"{progress.path}: continued after step {run.step}", file=sys.stderr)
+    train(run, until, journal, progress, training["save_every"] if args.save_every is None else args.save_every)
 
-    if record:
-        record.save(args.record)
+    if args.record:
+        journal.save_sketches(args.record)
     if args.log:
-        atomic.write_text(args.log, csv_text(["step", "train_loss"], log))
+        atomic.write_text(args.log, csv_text(["step", "train_loss"], journal.losses))
     checkpoint.save(args.out, state.capture(run.components) if args.stop_at else run.weights())
+    progress.discard()
+
+
+def train(run, until, journal, progress, save_every):
+    """Train up to step `until`, keeping the journal, and the progress every `save_every` steps and when the process is told to end."""
+    with stop_requests() as received:
+        for step, loss in tqdm(run.train(until, journal.trace), initial=run.step, total=until, unit="step", disable=None):
+            journal.add(step, loss)
+            if received or (save_every and step % save_every == 0 and step < until):
+                progress.save({"run": run.snapshot(), "journal": journal.state_dict()})
+            if received:
+                print(f"ended by {signal.Signals(received[0]).name} after step {step}; {progress.path} holds the progress", file=sys.stderr)
+                sys.exit(128 + received[0])
+
+
+def identity(args, recipe, chosen):
+    """Return what the bits of this run depend on, as digests by name."""
+    training = {key: value for key, value in chosen["training"].items() if key not in ("stop_at", "save_every")}
+    used = {"model": chosen["model"], "training": training, "recipe": recipe, "stop_at": args.stop_at, "trace": bool(args.trace)}
+    return {
+        "configuration": digest(json.dumps(used, sort_keys=True)),
+        "data": digest(Path(args.tokens)),
+        "code": digest(*sources(__file__)),
+        "torch or CPU": digest(json.dumps(fingerprint(), sort_keys=True)),
+        "resume file": digest(Path(args.resume)) if args.resume else "",
+    }
 
 
 def check_flags(args, recipe, chosen):
@@ -85,25 +124,36 @@ def check_flags(args, recipe, chosen):
         raise LabError("--omit, --round, --replay: found without --resume, wanted a resume file to restore from")
 
 
-class Record:
-    """What a run leaves for the measurements: sketches of the model's weights, and of their averages where it makes some, before the
-    first step and after each.
+class Journal:
+    """What a run leaves beside its weights: losses, the trace, and sketches of the model's weights, and of their averages where it makes
+    some, before the first step and after each.
     """
 
-    def __init__(self, run):
+    def __init__(self, run, trace_path):
         self.sketches = {"model": Sketch(run.model.parameters())}
         if run.average:
             self.sketches["average"] = Sketch(run.average.state_dict().values())
-        self.taken = {name: [] for name in self.sketches}
-        self.add()
+        self.losses, self.taken = [], {name: [sketch.take()] for name, sketch in self.sketches.items()}
+        self.trace = run.make_trace(trace_path) if trace_path else None
 
-    def add(self):
+    def add(self, step, loss):
+        self.losses.append((step, f"{loss:.6f}"))
         for name, sketch in self.sketches.items():
             self.taken[name].append(sketch.take())
 
-    def save(self, path):
+    def save_sketches(self, path):
         with atomic.replacing(path) as file:
             np.savez(file, **{name: np.stack(taken) for name, taken in self.taken.items()})
+
+    def state_dict(self):
+        taken = {name: torch.stack(taken) for name, taken in self.taken.items()}
+        return {"losses": self.losses, "taken": taken, "trace": self.trace.state_dict() if self.trace else None}
+
+    def load_state_dict(self, state):
+        self.losses = state["losses"]
+        self.taken = {name: list(taken) for name, taken in state["taken"].items()}
+        if self.trace:
+            self.trace.load_state_dict(state["trace"])
 
 
 def csv_text(header, rows):

@@ -1,12 +1,18 @@
-"""Checkpoint files: written whole or not at all, read without running what is in them."""
+"""Checkpoint files: written whole or not at all, verified before they are trusted, read without running what is in them."""
 
-import pickle
+import mmap
+import os
+import stat
+import struct
 import zipfile
 
 import torch
+from isal import isal_zlib
 
 from lab.atomic import replacing
 from lab.errors import LabError
+
+LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def save(path, value):
@@ -15,24 +21,68 @@ def save(path, value):
     The archive goes through a file object because torch.save writes a path's own name into the archive.
     """
     with replacing(path) as file:
-        torch.save(value, file)
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:
+            # After a failed write torch tries to finish the archive, which fails in turn and hides why.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
 
 
 def load(path, device="cpu"):
     """Return what torch.save wrote to `path`, with `weights_only=True`, so that no code in the file can run.
 
-    Raises LabError when it is missing, truncated or no such file.
+    First the CRC-32 of every record is checked, which torch doesn't do. Raises LabError, one line, when the file is missing, truncated,
+    damaged, or no archive of plain records.
     """
     try:
         with open(path, "rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise LabError(f"{path}: truncated or not a checkpoint, wanted an archive written by torch.save")
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LabError(f"{path}: not a file, wanted a checkpoint")
+            verify(file, path)
             file.seek(0)
             return torch.load(file, map_location=device, weights_only=True)
+    except LabError:
+        raise
     except OSError as error:
         raise LabError(f"{path}: can't be read: {error.strerror or error}") from error
-    except (RuntimeError, pickle.UnpicklingError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
-        raise LabError(f"{path}: not a checkpoint that is safe to read: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:
+        # Whatever a hostile file makes the unpickler trip over.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise LabError(f"{path}: not a checkpoint that is safe to read: {reason}") from error
+
+
+def verify(file, path):
+    """Check that the open file `file` is an archive of whole, uncompressed records with the right CRC-32 each, which share no bytes.
+
+    Raises LabError naming `path`.
+    """
+    refused = f"{path}: truncated or not a checkpoint, wanted an archive written by torch.save"
+    try:
+        records = zipfile.ZipFile(file).infolist()
+    except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, UnicodeDecodeError, OverflowError) as error:
+        raise LabError(refused) from error
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = 0
+        for record in sorted(records, key=lambda record: record.header_offset):
+            if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+                raise LabError(f"{path}: record {record.filename!r} is compressed, wanted records as torch.save writes them")
+            start = record.header_offset
+            if start < end or start + LOCAL_HEADER.size > len(content):
+                raise LabError(refused)
+            magic, name_length, extra_length = LOCAL_HEADER.unpack_from(content, start)
+            begin = start + LOCAL_HEADER.size + name_length + extra_length
+            end = begin + record.file_size
+            name = content[start + LOCAL_HEADER.size : start + LOCAL_HEADER.size + name_length]
+            if magic != b"PK\x03\x04" or end > len(content) or name != record.orig_filename.encode():
+                raise LabError(refused)
+            with memoryview(content) as view, view[begin:end] as data:
+                # isal's is ten times as fast as zlib's.
+                if isal_zlib.crc32(data) != record.CRC:
+                    raise LabError(f"{path}: record {record.filename!r} is damaged: its CRC-32 is not the one that was written")
+    if len({record.filename for record in records}) < len(records):
+        raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
 
 
 def halved(state_dict):
@@ -64,4 +114,7 @@ def fill(module, state_dict, path):
         if not isinstance(tensor, torch.Tensor) or tensor.shape != own[name].shape:
             found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise LabError(f"{path}: tensor {name}: found shape {found}, wanted {list(own[name].shape)} (another model?)")
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            found = "values that are not finite" if tensor.is_floating_point() else f"values of type {tensor.dtype}"
+            raise LabError(f"{path}: tensor {name}: found {found}, wanted finite numbers")
     module.load_state_dict(state_dict)

@@ -59,10 +59,20 @@ class Run:
         # A run that was given no position still knows where it is, but its schedule counts from 0.
         self.position.step = resume_state["step"]
 
+    def snapshot(self):
+        """Return all that it takes to go on from here as if nothing had happened, whatever a recipe left out before."""
+        return {"components": state.capture(self.components), "schedule": self.schedule.state_dict()}
+
+    def load_snapshot(self, snapshot, path):
+        """Go to the place that `snapshot`, read from `path`, was taken at. Raises LabError when it doesn't fit."""
+        state.restore(self.components, snapshot["components"], path, {})
+        # A variant's schedule may count otherwise than the run.
+        self.schedule.load_state_dict(snapshot["schedule"])
+
     def make_trace(self, path):
         """Return a Trace of this run that writes to `path`. It sees the global generators and the gradients by itself."""
         registered = {name: component for name, component in self.components.items() if name not in ("step", "gradients", "rng")}
-        training = {key: value for key, value in self.training.items() if key != "stop_at"}
+        training = {key: value for key, value in self.training.items() if key not in ("stop_at", "save_every")}
         return Trace(path, configuration={"model": self.settings["model"], "training": training}, step=self.schedule, **registered)
 
     def weights(self):

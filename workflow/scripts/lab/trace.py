@@ -24,7 +24,9 @@ The columns of the CSV, one row a step:
 """
 
 import csv
+import errno
 import io
+import os
 import random
 from collections.abc import Mapping
 from functools import cache
@@ -94,13 +96,29 @@ class Trace:
             raise ValueError(f"trace: step {self.row['at_step']} has no {missing[0]}, which the first step had")
         self._write([self.row[name] for name in self.columns])
 
+    def state_dict(self):
+        """Return what is written so far, for a run that keeps it and is killed."""
+        return Path(self.file.name).read_text(encoding="utf-8")
+
+    def load_state_dict(self, state):
+        """Begin the file, which must be empty, with what another process had written of this run."""
+        self._append(state.encode())
+        self.columns = next(csv.reader(io.StringIO(state)))
+
     def close(self):
         self.file.close()
 
     def _write(self, cells):
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
-        self.file.write(line.getvalue().encode())
+        self._append(line.getvalue().encode())
+
+    def _append(self, content):
+        end = self.file.tell()
+        if self.file.write(content) < len(content):
+            # A full disk takes a part; a trace has whole rows.
+            self.file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file.name))
 
 
 def digest(value):

@@ -1,0 +1,85 @@
+"""What durable saving and verified loading cost beside plain torch.save and torch.load, at MiniMind's two sizes with optimizer state.
+
+Files go to a folder in this project's. Times are medians of turns in one run. Memory is how far the peak of a process of its own grows
+while it saves or loads, against the checkpoint's size.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+
+import torch
+
+from lab import checkpoint
+
+# Parameters of MiniMind's small and base models.
+SIZES = {"26 M": 26_000_000, "104 M": 104_000_000}
+TURNS = 5
+
+
+def main():
+    if len(sys.argv) > 1:
+        print(peak_beyond(sys.argv[1], Path(sys.argv[2])))
+        return
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        for name, parameters in SIZES.items():
+            measure(name, value_of(parameters), Path(folder))
+
+
+def measure(name, value, folder):
+    plain, durable = folder / "plain.pth", folder / "durable.pth"
+    times = {"save": ([], []), "load": ([], [])}
+    for turn in range(TURNS + 1):
+        for kind, calls in (
+            ("save", (lambda: torch.save(value, plain), lambda: checkpoint.save(durable, value))),
+            ("load", (lambda: torch.load(plain, weights_only=True), lambda: checkpoint.load(durable))),
+        ):
+            for call, spent in zip(calls, times[kind]):
+                start = time.perf_counter()
+                call()
+                if turn:
+                    spent.append(time.perf_counter() - start)
+    size = durable.stat().st_size
+    print(f"{name} parameters, checkpoint of {size / 2**20:.0f} MiB")
+    for kind, wanted in (("save", "1.10"), ("load", "1.50")):
+        ratio = statistics.median(ours / theirs for theirs, ours in zip(*times[kind]))
+        theirs, ours = (statistics.median(spent) for spent in times[kind])
+        print(f"  {kind}: torch {theirs:.2f} s, ours {ours:.2f} s, ratio {ratio:.2f} (wanted at most {wanted})")
+    for kind in ("save", "load"):
+        command = [sys.executable, __file__, kind, str(durable)]
+        extra = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(f"  {kind}: extra memory / checkpoint: {extra / size:.2f} (wanted at most 1.15)")
+
+
+def value_of(parameters):
+    """Return a resume file's contents for a model of about so many float32 parameters, in tensors of a million."""
+    tensors = {str(index): torch.randn(1_000_000) for index in range(parameters // 1_000_000)}
+    moments = {index: {"exp_avg": value.clone(), "exp_avg_sq": value.square()} for index, value in enumerate(tensors.values())}
+    return {"model": tensors, "optimizer": {"state": moments}, "step": 30}
+
+
+def peak_beyond(kind, path):
+    """Return by how many bytes the process's peak grows while it loads `path`, or saves what it holds beside it."""
+    value = None if kind == "load" else torch.load(path, weights_only=True)
+    before = peak_bytes()
+    if kind == "load":
+        checkpoint.load(path)
+    else:
+        checkpoint.save(path.with_name("again.pth"), value)
+    return peak_bytes() - before
+
+
+def peak_bytes():
+    """Return the largest resident size that this program has had, in bytes. Not getrusage's, which counts what ran before exec too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main()

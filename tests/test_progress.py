@@ -1,0 +1,190 @@
+"""A training job that is killed goes on from its progress and ends with the bytes that it would have had; other progress is not trusted."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from conftest import ROOT, TINY_FILE, copy_project, failed_with_one_line
+from lab.locks import lift_stale_lock
+
+OUTPUTS = ("out.pth", "out.csv", "out.npz", "trace.csv")
+# Everything that a run can remember, so that all of it has to be in the progress.
+MODEL = {**yaml.safe_load(TINY_FILE.read_text())["model"], "dropout": 0.1}
+TRAINING = {
+    "batch_size": 2,
+    "length": 16,
+    "accumulation": 3,
+    "precision": "float16",
+    "growth_interval": 1,
+    "ema": 0.9,
+    "order": "permutation",
+}
+
+
+class Job:
+    """A call of train.py in a folder, which can be started, waited for and ended."""
+
+    def __init__(self, folder, *flags, steps=2000, scripts=ROOT / "workflow" / "scripts", **training):
+        self.folder = folder
+        settings = {"model": MODEL, "training": {**TRAINING, "steps": steps, **training}}
+        files = ["--tokens", "train.npy", "--out", "out.pth", "--log", "out.csv", "--record", "out.npz", "--trace", "trace.csv"]
+        self.command = [sys.executable, str(scripts / "train.py"), *files, "--settings", json.dumps(settings), "--save-every", "7", *flags]
+
+    def start(self):
+        return subprocess.Popen(self.command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+
+    def run(self):
+        return subprocess.run(self.command, cwd=self.folder, capture_output=True, text=True, check=False)
+
+    def end(self, number):
+        """Start it, send the signal when it has kept some progress, and return its status and what it said."""
+        process = self.start()
+        while not (self.folder / "out.pth.progress").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.communicate()[1]
+        return process.returncode, said
+
+    def outputs(self):
+        return {name: (self.folder / name).read_bytes() for name in OUTPUTS if (self.folder / name).exists()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.save(tmp_path / "train.npy", np.random.default_rng(1).integers(0, 256, 4000).astype(np.uint8))
+    return tmp_path
+
+
+def undisturbed(job):
+    result = job.run()
+    assert result.returncode == 0, result.stderr
+    outputs = job.outputs()
+    assert set(outputs) == set(OUTPUTS)
+    for name in OUTPUTS:
+        (job.folder / name).unlink()
+    return outputs
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, number, status):
+    job = Job(folder, steps=120)
+    expected = undisturbed(job)
+    returncode, said = job.end(number)
+    assert returncode == status
+    if number != signal.SIGKILL:
+        assert f"ended by {number.name} after step" in said
+    result = job.run()
+    assert "out.pth.progress: continued after step" in result.stderr
+    assert job.outputs() == expected
+    assert not list(folder.glob("*.progress*")), "a finished job leaves no progress"
+
+
+def test_variant_that_lost_state_goes_on_as_it_was(folder):
+    """Its schedule counts otherwise than the run, which no resume file says."""
+    resume = Job(folder, "--stop-at", "30", steps=150)
+    assert resume.run().returncode == 0
+    (folder / "out.pth").rename(folder / "resume.pth")
+    job = Job(folder, "--resume", "resume.pth", "--omit", "step", "--omit", "scaler", "--omit", "rng", steps=150)
+    expected = undisturbed(job)
+    job.end(signal.SIGKILL)
+    assert "continued after step" in job.run().stderr
+    assert job.outputs() == expected
+
+
+def other_code(folder):
+    project = copy_project(folder / "project")
+    path = project / "workflow/scripts/lab/model.py"
+    path.write_text(path.read_text() + "\n")
+    return {"scripts": project / "workflow" / "scripts"}
+
+
+def other_data(folder):
+    np.save(folder / "train.npy", np.random.default_rng(2).integers(0, 256, 4000).astype(np.uint8))
+    return {}
+
+
+def other_machine(folder):
+    project = copy_project(folder / "project")
+    path = project / "workflow/scripts/lab/fingerprint.py"
+    path.write_text(path.read_text().replace('"torch": version("torch")', '"torch": "0"'))
+    return {"scripts": project / "workflow" / "scripts"}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder: {"lr": 0.001}, "other configuration"),
+        (other_data, "other data"),
+        (other_code, "other code"),
+        (other_machine, "other code and torch or CPU"),
+    ],
+)
+def test_progress_made_otherwise_is_said_and_discarded(folder, change, named):
+    Job(folder, steps=120).end(signal.SIGKILL)
+    job = Job(folder, steps=120, **change(folder))
+    result = job.run()
+    assert f"out.pth.progress: made with {named}; discarded, the run begins anew" in result.stderr
+    found = job.outputs()
+    assert undisturbed(job) == found
+
+
+def flip(content):
+    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda content: content[:1000], lambda content: b""])
+def test_damaged_progress_is_said_and_discarded(folder, damage):
+    job = Job(folder, steps=120)
+    expected = undisturbed(job)
+    job.end(signal.SIGKILL)
+    path = folder / "out.pth.progress"
+    path.write_bytes(damage(path.read_bytes()))
+    result = job.run()
+    assert result.returncode == 0
+    assert "discarded, the run begins anew" in result.stderr
+    assert job.outputs() == expected
+
+
+def test_full_disk_is_one_line_and_tears_nothing(folder):
+    """A limit on the size of files stands for the disk; with room again the same command ends with the same bytes."""
+    job = Job(folder, steps=60)
+    expected = undisturbed(job)
+    command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *job.command]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert failed_with_one_line(result) == "error: out.pth.progress: can't be written: File too large"
+    assert {path.name for path in folder.iterdir()} <= {"train.npy", "trace.csv"}
+    assert job.run().returncode == 0
+    assert job.outputs() == expected
+
+
+def test_lock_is_lifted_only_when_nobody_lives_who_could_hold_it(tmp_path):
+    """Another process that called the same is alive; then it is killed."""
+    folder = tmp_path / ".snakemake"
+    code = "import sys, time; from pathlib import Path; from lab.locks import lift_stale_lock; lift_stale_lock(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", f"{code}; print(flush=True); time.sleep(1000)", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT / "workflow" / "scripts", stdout=subprocess.PIPE)
+    process.stdout.readline()
+    (folder / "locks").mkdir()
+    lock = folder / "locks" / "0.input.lock"
+    lock.write_text("file")
+    lift_stale_lock(folder)
+    assert lock.exists()
+    process.kill()
+    process.wait()
+    lift_stale_lock(folder)
+    assert not lock.exists()
+
+
+@pytest.mark.pipeline
+def test_pipeline_that_is_killed_at_random_moments_makes_the_same_artifacts():
+    command = [sys.executable, str(ROOT / "tests" / "kill_anywhere.py"), "--kills", "3", "--longest", "6"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "3 kills (SIGKILL)" in result.stdout
