@@ -41,6 +41,7 @@ bench: $(DEVELOPMENT)
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/trace.py
+	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/pipeline.py
 
 clean:

@@ -13,6 +13,7 @@ import yaml
 from conftest import ROOT, TINY_FILE, copy_project, failed_with_one_line
 from lab.locks import lift_stale_lock
 
+STEPS = 120
 OUTPUTS = ("out.pth", "out.csv", "out.npz", "trace.csv")
 # Everything that a run can remember, so that all of it has to be in the progress.
 MODEL = {**yaml.safe_load(TINY_FILE.read_text())["model"], "dropout": 0.1}
@@ -30,7 +31,7 @@ TRAINING = {
 class Job:
     """A call of train.py in a folder, which can be started, waited for and ended."""
 
-    def __init__(self, folder, *flags, steps=2000, scripts=ROOT / "workflow" / "scripts", **training):
+    def __init__(self, folder, *flags, steps=STEPS, scripts=ROOT / "workflow" / "scripts", **training):
         self.folder = folder
         settings = {"model": MODEL, "training": {**TRAINING, "steps": steps, **training}}
         files = ["--tokens", "train.npy", "--out", "out.pth", "--log", "out.csv", "--record", "out.npz", "--trace", "trace.csv"]
@@ -56,10 +57,20 @@ class Job:
         return {name: (self.folder / name).read_bytes() for name in OUTPUTS if (self.folder / name).exists()}
 
 
+def with_tokens(folder):
+    np.save(folder / "train.npy", np.random.default_rng(1).integers(0, 256, 4000).astype(np.uint8))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    np.save(tmp_path / "train.npy", np.random.default_rng(1).integers(0, 256, 4000).astype(np.uint8))
-    return tmp_path
+    return with_tokens(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The outputs of the run of STEPS steps that nothing ends."""
+    return undisturbed(Job(with_tokens(tmp_path_factory.mktemp("undisturbed"))))
 
 
 def undisturbed(job):
@@ -73,9 +84,8 @@ def undisturbed(job):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, number, status):
-    job = Job(folder, steps=120)
-    expected = undisturbed(job)
+def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, expected, number, status):
+    job = Job(folder)
     returncode, said = job.end(number)
     assert returncode == status
     if number != signal.SIGKILL:
@@ -88,10 +98,10 @@ def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, number, status):
 
 def test_variant_that_lost_state_goes_on_as_it_was(folder):
     """Its schedule counts otherwise than the run, which no resume file says."""
-    resume = Job(folder, "--stop-at", "30", steps=150)
+    resume = Job(folder, "--stop-at", "30")
     assert resume.run().returncode == 0
     (folder / "out.pth").rename(folder / "resume.pth")
-    job = Job(folder, "--resume", "resume.pth", "--omit", "step", "--omit", "scaler", "--omit", "rng", steps=150)
+    job = Job(folder, "--resume", "resume.pth", "--omit", "step", "--omit", "scaler", "--omit", "rng")
     expected = undisturbed(job)
     job.end(signal.SIGKILL)
     assert "continued after step" in job.run().stderr
@@ -127,8 +137,8 @@ def other_machine(folder):
     ],
 )
 def test_progress_made_otherwise_is_said_and_discarded(folder, change, named):
-    Job(folder, steps=120).end(signal.SIGKILL)
-    job = Job(folder, steps=120, **change(folder))
+    Job(folder).end(signal.SIGKILL)
+    job = Job(folder, **change(folder))
     result = job.run()
     assert f"out.pth.progress: made with {named}; discarded, the run begins anew" in result.stderr
     found = job.outputs()
@@ -140,9 +150,8 @@ def flip(content):
 
 
 @pytest.mark.parametrize("damage", [flip, lambda content: content[:1000], lambda content: b""])
-def test_damaged_progress_is_said_and_discarded(folder, damage):
-    job = Job(folder, steps=120)
-    expected = undisturbed(job)
+def test_damaged_progress_is_said_and_discarded(folder, expected, damage):
+    job = Job(folder)
     job.end(signal.SIGKILL)
     path = folder / "out.pth.progress"
     path.write_bytes(damage(path.read_bytes()))
@@ -152,10 +161,9 @@ def test_damaged_progress_is_said_and_discarded(folder, damage):
     assert job.outputs() == expected
 
 
-def test_full_disk_is_one_line_and_tears_nothing(folder):
+def test_full_disk_is_one_line_and_tears_nothing(folder, expected):
     """A limit on the size of files stands for the disk; with room again the same command ends with the same bytes."""
-    job = Job(folder, steps=60)
-    expected = undisturbed(job)
+    job = Job(folder)
     command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *job.command]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert failed_with_one_line(result) == "error: out.pth.progress: can't be written: File too large"

@@ -2,6 +2,8 @@
 
 import torch
 
+from lab.checkpoint import fault
+
 
 class ExponentialMovingAverage:
     """Exponential moving average of a module's parameters: after each update average = decay * average + (1 - decay) * parameter.
@@ -23,10 +25,11 @@ class ExponentialMovingAverage:
         return self.averages
 
     def load_state_dict(self, state):
-        """Copy `state` into the averages. Raises ValueError when it has other names or shapes."""
+        """Copy `state` into the averages. Raises ValueError when it has other names or shapes, or values that are not finite."""
         if state.keys() != self.averages.keys():
             raise ValueError("found averages of other parameters than this model's")
         for name, average in self.averages.items():
-            if average.shape != state[name].shape:
-                raise ValueError(f"average of {name}: found shape {list(state[name].shape)}, wanted {list(average.shape)}")
+            wrong = fault(state[name], average.shape)
+            if wrong:
+                raise ValueError(f"average of {name}: {wrong}")
             average.copy_(state[name])

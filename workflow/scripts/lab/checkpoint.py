@@ -111,10 +111,22 @@ def fill(module, state_dict, path):
     for name in sorted(set(own) ^ set(state_dict), key=str):
         raise LabError(f"{path}: tensor {name} is {'missing' if name in own else 'unknown'}; wanted the tensors of the configured model")
     for name, tensor in state_dict.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.shape != own[name].shape:
-            found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise LabError(f"{path}: tensor {name}: found shape {found}, wanted {list(own[name].shape)} (another model?)")
-        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-            found = "values that are not finite" if tensor.is_floating_point() else f"values of type {tensor.dtype}"
-            raise LabError(f"{path}: tensor {name}: found {found}, wanted finite numbers")
+        wrong = fault(tensor, own[name].shape)
+        if wrong:
+            raise LabError(f"{path}: tensor {name}: {wrong} (another model?)")
     module.load_state_dict(state_dict)
+
+
+def fault(tensor, shape, finite=True):
+    """Return what is wrong with `tensor`, read from a file, as text "found ..., wanted ...", or None when it is a dense tensor of
+    floating-point numbers of this shape, and, unless `finite` is false, of finite ones.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        return f"found {type(tensor).__name__}, wanted a tensor"
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.is_floating_point():
+        return f"found {tensor.dtype}, {tensor.layout}, on {tensor.device}, wanted a dense tensor of floating-point numbers"
+    if tensor.shape != shape:
+        return f"found shape {list(tensor.shape)}, wanted {list(shape)}"
+    if finite and not bool(tensor.isfinite().all()):
+        return "found values that are not finite, wanted finite numbers"
+    return None

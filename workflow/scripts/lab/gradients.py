@@ -1,5 +1,7 @@
 """Gradients that wait for an update."""
 
+from lab.checkpoint import fault
+
 
 class Gradients:
     """The gradients that a module's parameters have gathered in an accumulation window that is not finished.
@@ -16,7 +18,11 @@ class Gradients:
     def load_state_dict(self, state):
         """Put `state` in place of the gradients. Raises ValueError when it has gradients of other names or shapes."""
         for name, gradient in state.items():
-            if name not in self.parameters or gradient.shape != self.parameters[name].shape:
-                raise ValueError(f"gradient of {name}, shape {list(gradient.shape)}: this model has no such parameter")
+            if name not in self.parameters:
+                raise ValueError(f"gradient of {name}: unknown, wanted this model's parameters")
+            # It may have overflowed, which the scaler finds at the update.
+            wrong = fault(gradient, self.parameters[name].shape, finite=False)
+            if wrong:
+                raise ValueError(f"gradient of {name}: {wrong}")
         for name, parameter in self.parameters.items():
             parameter.grad = state[name].to(parameter.device, parameter.dtype, copy=True) if name in state else None

@@ -5,6 +5,8 @@ from inspect import unwrap
 import torch
 from torch.optim.optimizer import Optimizer
 
+from lab.checkpoint import fault
+
 
 class AdamW(torch.optim.AdamW):
     """torch's fused AdamW (Loshchilov & Hutter 2019): same arithmetic, same state_dict.
@@ -22,10 +24,11 @@ class AdamW(torch.optim.AdamW):
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def load_state_dict(self, state_dict):
-        """Load `state_dict`. Raises ValueError when its moments don't have the shapes of the parameters, which torch only notices later."""
+        """Load `state_dict`. Raises ValueError unless its tensors are finite numbers of the parameters' shapes: torch doesn't check."""
         unwrap(Optimizer.load_state_dict)(self, state_dict)
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
                 for name, value in self.state[parameter].items():
-                    if value.dim() > 0 and value.shape != parameter.shape:
-                        raise ValueError(f"{name} of parameter {index}: found shape {list(value.shape)}, wanted {list(parameter.shape)}")
+                    wrong = fault(value, () if name == "step" else parameter.shape)
+                    if wrong:
+                        raise ValueError(f"{name} of parameter {index}: {wrong}")
