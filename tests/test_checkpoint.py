@@ -2,13 +2,15 @@
 
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from conftest import failed_with_one_line
+from conftest import ROOT, failed_with_one_line
 from lab import atomic, checkpoint, state
 from lab.errors import LabError
 
@@ -45,6 +47,28 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         checkpoint.save(path, {"new": lambda: None})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["resume.pth"]
+
+
+def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
+    """Three processes write values of their own size again and again; whatever is there at any moment is one of them, whole."""
+    path = tmp_path / "shared.pth"
+    code = (
+        "import sys, torch\nfrom lab import checkpoint\n"
+        "for _ in range(60):\n    checkpoint.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * 10_000,), float(sys.argv[2]))})"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), str(value)], cwd=ROOT / "workflow" / "scripts") for value in (1, 2, 3)
+    ]
+    seen = set()
+    while any(process.poll() is None for process in processes):
+        if path.exists():
+            value = checkpoint.load(path)["value"]
+            assert len(set(value.tolist())) == 1
+            assert len(value) == value[0] * 10_000
+            seen.add(value[0].item())
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(seen) > 1
+    assert os.listdir(tmp_path) == ["shared.pth"]
 
 
 def test_file_appears_under_its_name_only_when_it_is_whole(tmp_path):

@@ -11,7 +11,7 @@ from lab import atomic
 
 # Runs are told apart by dash and marker first, so that a print in black and white can be read.
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
-MARKERS = "osD^vPX*"
+MARKERS = "osD^vPX*<"
 SIZE = (8, 4.2)  # inches
 COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f"]
 

@@ -71,9 +71,9 @@ class Run:
 
     def make_trace(self, path):
         """Return a Trace of this run that writes to `path`. It sees the global generators and the gradients by itself."""
-        registered = {name: component for name, component in self.components.items() if name not in ("step", "gradients", "rng")}
+        registered = {name: component for name, component in self.components.items() if name not in ("gradients", "rng")}
         training = {key: value for key, value in self.training.items() if key not in ("stop_at", "save_every")}
-        return Trace(path, configuration={"model": self.settings["model"], "training": training}, step=self.schedule, **registered)
+        return Trace(path, configuration={"model": self.settings["model"], "training": training}, **{**registered, "step": self.schedule})
 
     def weights(self):
         """Return the state_dict that the run is for: the model's, with the averages in the parameters' places where there are any."""
