@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
@@ -27,7 +26,6 @@ REPEATS = 5
 
 
 def main():
-    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         one, two = Path(folder, "one"), Path(folder, "two")
         imports = repeated([sys.executable, "-c", "import torch"])
@@ -38,8 +36,9 @@ def main():
         version = repeated([SNAKEMAKE, "--version"])
         jobs = len(list((one / "results" / "logs").iterdir()))
 
-    steps, stop_at = config["training"]["steps"], config["training"]["stop_at"]
-    trained = 2 * steps + stop_at + len(config["variants"]) * (steps - stop_at)
+    chosen = settings.load()
+    steps, stop_at = chosen["training"]["steps"], settings.stops(chosen["training"])[0]
+    trained = 2 * steps + stop_at + len(settings.all_variants(chosen)) * (steps - stop_at)
     overhead = (one_core - trained * step) / jobs
     print(f"-c1 {one_core:.1f} s, -c2 {two_cores:.1f} s; {jobs} jobs; {trained} steps of {step * 1e3:.1f} ms; import torch {imports:.2f} s")
     print(f"overhead a job / import torch: {overhead / imports:.2f} (wanted at most 1.50)")
