@@ -61,7 +61,7 @@ def activation_bytes(run):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        _, inputs, targets = run.batches.draw()
+        inputs, targets = run.batches.draw()
         loss = F.cross_entropy(run.model(inputs).flatten(0, 1), targets.flatten())
     loss.backward()
     return sum(size for size, _ in kept.values())
