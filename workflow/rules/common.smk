@@ -15,7 +15,7 @@ from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
 from lab.locks import lift_stale_lock
-from lab.settings import RECIPE_VERBS, all_variants, check, components, schema, stops, with_numbers
+from lab.settings import RECIPE_VERBS, all_variants, check, components, deciding, schema, stops, with_numbers
 from lab.sources import sources
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
@@ -62,8 +62,7 @@ def section(*names):
 
 def training_settings():
     """What a training run depends on, as JSON. Where it stops is a flag of the stopped run alone."""
-    training = {key: value for key, value in config["training"].items() if key not in ("stop_at", "save_every")}
-    return json.dumps({"model": config["model"], "training": training})
+    return json.dumps({"model": config["model"], "training": deciding(config["training"])})
 
 
 def recipe(wildcards):

@@ -103,7 +103,7 @@ def train(run, until, journal, progress, save_every):
 
 def identity(args, recipe, chosen):
     """Return what the bits of this run depend on, as digests by name."""
-    training = {key: value for key, value in chosen["training"].items() if key not in ("stop_at", "save_every")}
+    training = settings.deciding(chosen["training"])
     used = {"model": chosen["model"], "training": training, "recipe": recipe, "stop_at": args.stop_at, "trace": bool(args.trace)}
     return {
         "configuration": digest(json.dumps(used, sort_keys=True)),

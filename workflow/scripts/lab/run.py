@@ -12,7 +12,7 @@ from lab.gradients import Gradients
 from lab.model import Decoder
 from lab.optimizer import AdamW
 from lab.schedule import CosineSchedule
-from lab.settings import components
+from lab.settings import components, deciding
 from lab.trace import Trace
 
 
@@ -72,8 +72,8 @@ class Run:
     def make_trace(self, path):
         """Return a Trace of this run that writes to `path`. It sees the global generators and the gradients by itself."""
         registered = {name: component for name, component in self.components.items() if name not in ("gradients", "rng")}
-        training = {key: value for key, value in self.training.items() if key not in ("stop_at", "save_every")}
-        return Trace(path, configuration={"model": self.settings["model"], "training": training}, **{**registered, "step": self.schedule})
+        configuration = {"model": self.settings["model"], "training": deciding(self.training)}
+        return Trace(path, configuration=configuration, **{**registered, "step": self.schedule})
 
     def weights(self):
         """Return the state_dict that the run is for: the model's, with the averages in the parameters' places where there are any."""

@@ -53,6 +53,11 @@ def stops(training):
     return training["stop_at"] if isinstance(training["stop_at"], list) else [training["stop_at"]]
 
 
+def deciding(training):
+    """Return what of the `training` section decides a run's bits: all but where it stops and how often it keeps its progress."""
+    return {key: value for key, value in training.items() if key not in ("stop_at", "save_every")}
+
+
 def all_variants(settings):
     """Return the recipes of all variants by name: those of the config, and for each component that none of them leaves out alone
     one that does, called without_COMPONENT.
