@@ -71,10 +71,56 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
     assert os.listdir(tmp_path) == ["shared.pth"]
 
 
+def test_writer_whose_temporary_file_is_renamed_by_another_one_at_any_moment_tries_again(tmp_path, monkeypatch):
+    """The other process ends its save while this one looks whether the file that it locked is still there."""
+    path, look = tmp_path / "shared.txt", os.fstat
+
+    def end_the_others_save(descriptor):
+        monkeypatch.setattr(os, "fstat", look)
+        os.replace(tmp_path / "shared.txt.tmp", path)
+        return look(descriptor)
+
+    monkeypatch.setattr(os, "fstat", end_the_others_save)
+    atomic.write_text(path, "mine")
+    assert os.fstat is look
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["shared.txt"]
+
+
+def test_previous_checkpoint_is_kept_and_taken_when_the_new_one_is_damaged(tmp_path, capsys):
+    path = tmp_path / "rolling.pth"
+    for step in (1, 2, 3):
+        checkpoint.save(path, {"step": step}, keep_previous=True)
+    assert checkpoint.load_newest(path) == {"step": 3}
+    assert capsys.readouterr().err == ""
+    content = path.read_bytes()
+    path.write_bytes(content[:-30])
+    assert checkpoint.load_newest(path) == {"step": 2}
+    said = capsys.readouterr().err
+    assert "rolling.pth: truncated" in said
+    assert said.count("\n") == 1
+    path.unlink()
+    assert checkpoint.load_newest(path) == {"step": 2}
+    atomic.previous(path).write_bytes(b"")
+    with pytest.raises(LabError, match=r"rolling.pth.previous: truncated"):
+        checkpoint.load_newest(path)
+
+
+def test_previous_checkpoint_is_kept_where_there_are_no_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (1, 2):
+        checkpoint.save(tmp_path / "rolling.pth", {"step": step}, keep_previous=True)
+    assert checkpoint.load(tmp_path / "rolling.pth") == {"step": 2}
+    assert checkpoint.load(tmp_path / "rolling.pth.previous") == {"step": 1}
+
+
 def test_file_appears_under_its_name_only_when_it_is_whole(tmp_path):
     path = tmp_path / "out.txt"
-    with atomic.replacing(path, "w") as file:
-        file.write("half")
+    with atomic.replacing(path) as file:
+        file.write(b"half")
         file.flush()
         assert not path.exists()
         assert (tmp_path / "out.txt.tmp").read_text() == "half"

@@ -43,10 +43,10 @@ class Job:
     def run(self):
         return subprocess.run(self.command, cwd=self.folder, capture_output=True, text=True, check=False)
 
-    def end(self, number):
-        """Start it, send the signal when it has kept some progress, and return its status and what it said."""
+    def end(self, number, kept="out.pth.progress"):
+        """Start it, send the signal when it has kept some progress in this file, and return its status and what it said."""
         process = self.start()
-        while not (self.folder / "out.pth.progress").exists():
+        while not (self.folder / kept).exists():
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         process.send_signal(number)
@@ -153,12 +153,24 @@ def flip(content):
 def test_damaged_progress_is_said_and_discarded(folder, expected, damage):
     job = Job(folder)
     job.end(signal.SIGKILL)
-    path = folder / "out.pth.progress"
-    path.write_bytes(damage(path.read_bytes()))
+    for path in folder.glob("out.pth.progress*"):
+        path.write_bytes(damage(path.read_bytes()))
     result = job.run()
     assert result.returncode == 0
     assert "discarded, the run begins anew" in result.stderr
     assert job.outputs() == expected
+
+
+def test_run_whose_progress_is_damaged_goes_on_from_the_one_before(folder, expected):
+    job = Job(folder)
+    job.end(signal.SIGKILL, kept="out.pth.progress.previous")
+    path = folder / "out.pth.progress"
+    path.write_bytes(flip(path.read_bytes()))
+    result = job.run()
+    assert "is damaged: its CRC-32 is not the one that was written; taking out.pth.progress.previous" in result.stderr
+    assert "out.pth.progress: continued after step" in result.stderr
+    assert job.outputs() == expected
+    assert not list(folder.glob("*.progress*"))
 
 
 def test_full_disk_is_one_line_and_tears_nothing(folder, expected):

@@ -4,23 +4,26 @@ import mmap
 import os
 import stat
 import struct
+import sys
 import zipfile
 
 import torch
 from isal import isal_zlib
 
-from lab.atomic import replacing
+from lab.atomic import previous, replacing
 from lab.errors import LabError
 
 LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
-def save(path, value):
+def save(path, value, keep_previous=False):
     """Write `value` to `path` with torch.save, whole or not at all; equal values give equal bytes.
+
+    With `keep_previous` the checkpoint that was there before stays too, for load_newest.
 
     The archive goes through a file object because torch.save writes a path's own name into the archive.
     """
-    with replacing(path) as file:
+    with replacing(path, keep_previous) as file:
         try:
             torch.save(value, file)
         except RuntimeError as error:
@@ -51,6 +54,20 @@ def load(path, device="cpu"):
         # Whatever a hostile file makes the unpickler trip over.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LabError(f"{path}: not a checkpoint that is safe to read: {reason}") from error
+
+
+def load_newest(path):
+    """Return what `load` does of `path`, or where that is damaged or missing, of the checkpoint that was saved before it.
+
+    The damage is said on standard error in one line. Raises LabError when none is whole.
+    """
+    try:
+        return load(path)
+    except LabError as error:
+        if not previous(path).exists():
+            raise
+        print(f"{error}; taking {previous(path)}, which was saved before it", file=sys.stderr)
+    return load(previous(path))
 
 
 def verify(file, path):

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab import checkpoint
+from lab import atomic, checkpoint
 from lab.errors import LabError
 
 
@@ -23,10 +23,10 @@ class Progress:
 
     def load(self):
         """Return what was saved last, or None. What can't be continued is removed, and why is said on standard error in one line."""
-        if not self.path.exists():
+        if not any(path.exists() for path in (self.path, atomic.previous(self.path))):
             return None
         try:
-            saved = checkpoint.load(self.path)
+            saved = checkpoint.load_newest(self.path)
             if not isinstance(saved, dict) or saved.keys() != {"identity", "state"}:
                 raise LabError(f"{self.path}: not a progress file")
         except LabError as error:
@@ -41,11 +41,12 @@ class Progress:
         return saved["state"]
 
     def save(self, state):
-        checkpoint.save(self.path, {"identity": self.identity, "state": state})
+        """Write the progress; what was saved before it stays, for the case that the new file gets damaged."""
+        checkpoint.save(self.path, {"identity": self.identity, "state": state}, keep_previous=True)
 
     def discard(self):
-        """Remove the file, and what a save that was killed left beside it."""
-        for path in (self.path, self.path.with_name(self.path.name + ".tmp")):
+        """Remove the file, the one before it, and what a save that was killed left beside them."""
+        for path in (self.path, atomic.previous(self.path), self.path.with_name(self.path.name + ".tmp")):
             path.unlink(missing_ok=True)
 
 
