@@ -14,6 +14,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/crash.smk"
 
 
 onsuccess:

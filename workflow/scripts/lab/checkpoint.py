@@ -88,11 +88,9 @@ def verify(file, path):
             start = record.header_offset
             if start < end or start + LOCAL_HEADER.size > len(content):
                 raise LabError(refused)
-            magic, name_length, extra_length = LOCAL_HEADER.unpack_from(content, start)
-            begin = start + LOCAL_HEADER.size + name_length + extra_length
+            begin = data_offset(content, record)
             end = begin + record.file_size
-            name = content[start + LOCAL_HEADER.size : start + LOCAL_HEADER.size + name_length]
-            if magic != b"PK\x03\x04" or end > len(content) or name != record.orig_filename.encode():
+            if not _has_header(content, record) or end > len(content):
                 raise LabError(refused)
             with memoryview(content) as view, view[begin:end] as data:
                 # isal's is ten times as fast as zlib's.
@@ -100,6 +98,20 @@ def verify(file, path):
                     raise LabError(f"{path}: record {record.filename!r} is damaged: its CRC-32 is not the one that was written")
     if len({record.filename for record in records}) < len(records):
         raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
+
+
+def data_offset(content, record):
+    """Return where in the archive `content` the data of `record`, a zipfile.ZipInfo, begin."""
+    _, name_length, extra_length = LOCAL_HEADER.unpack_from(content, record.header_offset)
+    return record.header_offset + LOCAL_HEADER.size + name_length + extra_length
+
+
+def _has_header(content, record):
+    """Whether the record's own header says the name that the central directory gives it."""
+    magic, name_length, _ = LOCAL_HEADER.unpack_from(content, record.header_offset)
+    start = record.header_offset + LOCAL_HEADER.size
+    name = content[start : start + name_length]
+    return magic == b"PK\x03\x04" and name == record.orig_filename.encode()
 
 
 def halved(state_dict):

@@ -1,6 +1,7 @@
 """Holding a run's trace against the reference's: where they part first, which component was lost, and what was done to it."""
 
 import csv
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def _notes(rows, other):
     """Return what is odd about the run's steps: repeated, missing between its first and last, or beyond the reference's; too few."""
     taken, known = [row.step for row in other], [row.step for row in rows]
     found = {
-        "repeated": sorted({step for step in taken if taken.count(step) > 1}),
+        "repeated": sorted(step for step, times in Counter(taken).items() if times > 1),
         "missing": sorted(set(range(min(taken), max(taken))) - set(taken)),
         "beyond": sorted(set(taken) - set(range(known[0], known[-1] + 1))),
         "ends_early": [max(taken)] if max(taken) < known[-1] else [],
