@@ -30,35 +30,37 @@ def main():
     parser.add_argument("--longest", type=float, default=8.0, help="a kill comes after at most so many seconds (default: %(default)s)")
     parser.add_argument("--signal", default="SIGKILL", choices=["SIGKILL", "SIGTERM", "SIGINT"], help="(default: %(default)s)")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        undisturbed, disturbed = Path(folder, "undisturbed"), Path(folder, "disturbed")
-        start(undisturbed).wait()
-        expected = artifacts(undisturbed)
-        kills, starts, torn = 0, 0, []
-        moments = random.Random(args.seed)
-        while True:
-            process = start(disturbed)
-            starts += 1
-            moment = moments.uniform(0.0, args.longest) if kills < args.kills else None
-            try:
-                status = process.wait(moment)
-            except subprocess.TimeoutExpired:
-                end(process, signal.Signals[args.signal])
-                kills += 1
-                torn += torn_checkpoints(disturbed)
-                continue
-            if status:
-                sys.exit(f"start {starts} failed with status {status}:\n{(disturbed / 'output.txt').read_text()}")
-            if kills >= args.kills:
-                break
-            # Done before its kill came: make it anew, so that as many kills come as were asked for.
-            shutil.rmtree(disturbed)
-        found = artifacts(disturbed)
-        different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        left = [str(path) for pattern in ("*.tmp", "*.progress", "*.previous") for path in disturbed.rglob(pattern)]
+    folder = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
+    undisturbed, disturbed = folder / "undisturbed", folder / "disturbed"
+    start(undisturbed).wait()
+    expected = artifacts(undisturbed)
+    kills, starts, torn = 0, 0, []
+    moments = random.Random(args.seed)
+    while True:
+        process = start(disturbed)
+        starts += 1
+        moment = moments.uniform(0.0, args.longest) if kills < args.kills else None
+        try:
+            status = process.wait(moment)
+        except subprocess.TimeoutExpired:
+            end(process, signal.Signals[args.signal])
+            kills += 1
+            torn += torn_checkpoints(disturbed)
+            continue
+        if status:
+            sys.exit(f"start {starts} failed with status {status}:\n{(disturbed / 'output.txt').read_text()}")
+        if kills >= args.kills:
+            break
+        # Done before its kill came: make it anew, so that as many kills come as were asked for.
+        shutil.rmtree(disturbed)
+    found = artifacts(disturbed)
+    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    left = [str(path) for pattern in ("*.tmp", "*.progress", "*.previous") for path in disturbed.rglob(pattern)]
     counts = f"{len(found)} artifacts, {len(different)} different, {len(torn)} torn, {len(left)} left over"
     print(f"{kills} kills ({args.signal}), {starts} starts: {counts}")
-    sys.exit(1 if different or torn or left else 0)
+    if different or torn or left:
+        sys.exit("\n".join([*(f"different: {name}" for name in different), *torn, *left, f"see {folder}"]))
+    shutil.rmtree(folder)
 
 
 def start(folder):

@@ -50,6 +50,24 @@ def test_gap_is_the_largest_and_the_relative_difference():
     assert gap["rel_l2"] == pytest.approx(0.1)
 
 
+@pytest.fixture
+def _threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_gap_is_the_same_with_any_number_of_threads():
+    generator = torch.Generator().manual_seed(1)
+    straight, run = (ended({"w": torch.randn(2_000_000, generator=generator)}) for _ in range(2))
+    gaps = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        gaps.append(weights_gap(straight, run))
+    assert gaps[0] == gaps[1] == gaps[2]
+
+
 def test_losses_are_compared_digit_for_digit():
     straight = ended({}, ["5.000000", "4.000000", "3.000000"], name="straight")
     run = ended({}, ["4.000000", "3.000001"], first=2)
