@@ -29,6 +29,17 @@ def test_equal_values_give_equal_bytes_whatever_the_path(tmp_path, resume_state)
     assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "another name.pth").read_bytes()
 
 
+def test_state_that_was_loaded_gives_the_bytes_that_it_came_from(tmp_path, make_run, resume_state):
+    """Its strings and containers are other objects than those of a run that was never saved, which pickle can tell."""
+    checkpoint.save(tmp_path / "first.pth", resume_state)
+    checkpoint.save(tmp_path / "second.pth", checkpoint.load(tmp_path / "first.pth"))
+    resumed = make_run()
+    resumed.resume(checkpoint.load(tmp_path / "first.pth"), "first.pth", {})
+    checkpoint.save(tmp_path / "third.pth", state.capture(resumed.components))
+    first, second, third = ((tmp_path / f"{name}.pth").read_bytes() for name in ("first", "second", "third"))
+    assert first == second == third
+
+
 def test_saved_state_comes_back_as_it_was(tmp_path, resume_state):
     checkpoint.save(tmp_path / "resume.pth", resume_state)
     loaded = checkpoint.load(tmp_path / "resume.pth")

@@ -96,6 +96,15 @@ def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, expected, number
     assert not list(folder.glob("*.progress*")), "a finished job leaves no progress"
 
 
+@pytest.mark.parametrize("training", [{}, {"precision": "float32", "ema": 0.0, "accumulation": 1, "order": "crops"}])
+def test_stopped_run_that_is_killed_leaves_the_same_resume_file(folder, training):
+    job = Job(folder, "--stop-at", "60", **training)
+    expected = undisturbed(job)
+    job.end(signal.SIGKILL)
+    assert "continued after step" in job.run().stderr
+    assert job.outputs() == expected
+
+
 def test_variant_that_lost_state_goes_on_as_it_was(folder):
     """Its schedule counts otherwise than the run, which no resume file says."""
     resume = Job(folder, "--stop-at", "30")
@@ -208,3 +217,14 @@ def test_pipeline_that_is_killed_at_random_moments_makes_the_same_artifacts():
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "3 kills (SIGKILL)" in result.stdout
+
+
+CAN_MOUNT = subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.pipeline
+@pytest.mark.skipif(not CAN_MOUNT, reason="this user may not mount a small file system")
+def test_pipeline_whose_disk_gets_full_goes_on_with_room():
+    result = subprocess.run([sys.executable, str(ROOT / "tests" / "full_disk.py")], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "one clear line, nothing torn, the same bytes with room again" in result.stdout

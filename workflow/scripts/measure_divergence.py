@@ -82,7 +82,7 @@ def weights_gap(straight, run):
     """Return identical, both digests, the largest absolute difference of any weight, and |run - straight| / |straight| (L2, in float64)."""
     if run.weights.keys() != straight.weights.keys():
         raise LabError(f"{run.name}.pth: its tensors are not those of {straight.name}.pth")
-    # In numpy, whose sums go one way; torch's and the BLAS's norms depend on the number of threads.
+    # In numpy, whose sums go one way with any number of threads.
     difference = torch.cat([(run.weights[name].double() - tensor.double()).flatten() for name, tensor in straight.weights.items()]).numpy()
     reference = torch.cat([tensor.double().flatten() for tensor in straight.weights.values()]).numpy()
     return {

@@ -25,12 +25,31 @@ def save(path, value, keep_previous=False):
     """
     with replacing(path, keep_previous) as file:
         try:
-            torch.save(value, file)
+            torch.save(_with_own_parts(value), file)
         except RuntimeError as error:
             # After a failed write torch tries to finish the archive, which fails in turn and hides why.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from error
             raise
+
+
+def _with_own_parts(value):
+    """Return `value` with containers of its own and with one object for all strings that are equal.
+
+    Pickle writes an object that it meets again as a reference, so which of two equal strings are the same object would show in the
+    bytes: those of a checkpoint that was loaded are others than those of the program.
+    """
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        copy = type(value)((_with_own_parts(key), _with_own_parts(item)) for key, item in value.items())
+        if hasattr(value, "_metadata"):
+            # What a module's state_dict() carries beside the tensors: the versions of its parts.
+            copy._metadata = _with_own_parts(value._metadata)
+        return copy
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_own_parts, value))
+    return value
 
 
 def load(path, device="cpu"):
