@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import kill_anywhere
+from kill_anywhere import ROOT, artifacts, torn_checkpoints
 
 # "$1" the file system's size when it is full, "$2" the folder that is mounted, "$3" where to copy what was made, the rest the command.
 SCRIPT = """
@@ -35,8 +35,8 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Path(folder, "undisturbed")
-        kill_anywhere.start(undisturbed).wait()
-        expected = kill_anywhere.artifacts(undisturbed / "results")
+        subprocess.run(pipeline_in(undisturbed), check=True, capture_output=True)
+        expected = artifacts(undisturbed / "results")
         needed = sum(path.stat().st_size for path in (undisturbed / "results").rglob("*") if path.is_file())
         for index, share in enumerate(args.shares):
             faults = try_with(int(share * needed), Path(folder, str(index)), expected)
@@ -45,12 +45,18 @@ def main():
                 sys.exit(1)
 
 
+def pipeline_in(folder):
+    """Return the command of the tiny pipeline in `folder`."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-c2", "report.md", "-d", str(folder)]
+    return [*command, "--configfile", str(ROOT / "tests" / "tiny.yaml"), "--config", "training={steps: 40, stop_at: 20}"]
+
+
 def try_with(size, folder, expected):
     """Run on a file system of `size` bytes, and again with room. Return what was wrong, a list of texts."""
     results = folder / "results"
     results.mkdir(parents=True)
     command = ["unshare", "--map-root-user", "--mount", "bash", "-c", SCRIPT, "bash", str(size), str(results), str(folder)]
-    subprocess.run([*command, *kill_anywhere.command(folder)], check=True)
+    subprocess.run([*command, *pipeline_in(folder)], check=True)
     said = (folder / "full.txt").read_text()
     wrong = []
     if (folder / "full.status").read_text().strip() == "0":
@@ -59,11 +65,11 @@ def try_with(size, folder, expected):
         wrong.append(f"it said no clear line: {said[-2000:]}")
     if "Traceback" in said:
         wrong.append(f"it said a traceback: {said[-4000:]}")
-    wrong += kill_anywhere.torn_checkpoints(folder / "full")
+    wrong += torn_checkpoints(folder / "full")
     wrong += [f"{path.name} left" for path in (folder / "full").rglob("*.tmp")]
     if (folder / "room.status").read_text().strip() != "0":
         wrong.append(f"it failed with room: {(folder / 'room.txt').read_text()[-2000:]}")
-    found = kill_anywhere.artifacts(folder / "room")
+    found = artifacts(folder / "room")
     return wrong + sorted(f"{name} differs" for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
 
 

@@ -63,17 +63,13 @@ def main():
     shutil.rmtree(folder)
 
 
-def command(folder):
-    """Return the command of the tiny pipeline in `folder`."""
-    configs = ["--configfile", ROOT / "tests" / "tiny.yaml", ROOT / "tests" / "kill_anywhere.yaml"]
-    return [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "-c2", "report.md", "-d", folder, *configs]
-
-
 def start(folder):
     """Start the tiny pipeline in `folder`, as the leader of a process group of its own."""
     folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "-c2", "report.md", "-d", folder]
     with open(folder / "output.txt", "w") as output:
-        return subprocess.Popen(command(folder), stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        configs = ["--configfile", ROOT / "tests" / "tiny.yaml", ROOT / "tests" / "kill_anywhere.yaml"]
+        return subprocess.Popen([*command, *configs], stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def end(process, number):

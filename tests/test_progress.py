@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -217,6 +218,41 @@ def test_pipeline_that_is_killed_at_random_moments_makes_the_same_artifacts():
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "3 kills (SIGKILL)" in result.stdout
+
+
+def train_with_a_retry(folder, number=None):
+    """Run the pipeline up to straight.pth in `folder`, with one retry; send the training job the signal when it has kept some progress.
+
+    Return the weights file's bytes and the job's log.
+    """
+    folder.mkdir()
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-c1", "results/straight.pth", "--retries", "1"]
+    configs = ["--configfile", str(TINY_FILE), str(ROOT / "tests" / "kill_anywhere.yaml")]
+    process = subprocess.Popen([*command, *configs], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if number is not None:
+        while not (folder / "results" / "straight.pth.progress").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        (job,) = [child for child in psutil.Process(process.pid).children(recursive=True) if is_training(child)]
+        job.send_signal(number)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
+    return (folder / "results" / "straight.pth").read_bytes(), (folder / "results" / "logs" / "straight.log").read_text()
+
+
+def is_training(process):
+    program, *script = process.cmdline()[:2]
+    return "python" in program and script[0].endswith("train.py")
+
+
+@pytest.mark.pipeline
+def test_job_that_is_ended_is_retried_and_goes_on(tmp_path):
+    """As on a preemptible machine: SIGTERM, within whose grace the progress is saved, or SIGKILL at once."""
+    expected, _ = train_with_a_retry(tmp_path / "undisturbed")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        weights, log = train_with_a_retry(tmp_path / number.name, number)
+        assert "continued after step" in log
+        assert weights == expected
 
 
 CAN_MOUNT = subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode == 0
