@@ -1,0 +1,58 @@
+"""Train with Ignite's Engine and its Checkpoint handler."""
+
+import math
+
+import contract
+import numpy as np
+import task
+import torch
+from ignite.engine import DeterministicEngine, Engine, Events
+from ignite.handlers import Checkpoint, DiskSaver
+
+
+def main():
+    parser = contract.make_parser(__doc__)
+    parser.add_argument("--fixed", action="store_true", help="use DeterministicEngine, which saves the generators and finds the place again")
+    args = contract.parse(parser)
+
+    task.seed()
+    model = task.GPT()
+    optimizer, scheduler = task.optimizer_and_schedule(model, args.steps)
+    loader = torch.utils.data.DataLoader(task.Sequences(args.tokens), batch_size=task.BATCH, shuffle=True)
+    record = contract.Record(args, task.ACCUMULATION, model=model, optimizer=optimizer, scheduler=scheduler)
+
+    def train_step(engine, batch):
+        record.before_batch(engine.state.iteration, batch)
+        model.train()
+        loss = model(**batch)["loss"]
+        (loss / task.ACCUMULATION).backward()
+        if engine.state.iteration % task.ACCUMULATION == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        record.after_batch(loss)
+        return loss.item()
+
+    trainer = DeterministicEngine(train_step) if args.fixed else Engine(train_step)
+    objects = {"trainer": trainer, "model": model, "optimizer": optimizer, "lr_scheduler": scheduler}
+
+    @trainer.on(Events.ITERATION_COMPLETED(every=task.ACCUMULATION))
+    def save_and_stop(engine):
+        step = engine.state.iteration // task.ACCUMULATION
+        path = contract.checkpoint_path(args, step)
+        if path:
+            saver = DiskSaver(path.parent, require_empty=False)
+            Checkpoint(objects, saver, filename_pattern=path.name)(engine)
+        if step == args.end:
+            engine.terminate()
+
+    if args.resume:
+        # What the state of numpy's generator is made of.
+        torch.serialization.add_safe_globals([np._core.multiarray._reconstruct, np.ndarray, np.dtype, np.dtypes.UInt32DType])
+        Checkpoint.load_objects(objects, torch.load(args.resume, weights_only=True))
+    trainer.run(loader, max_epochs=math.ceil(args.steps / task.UPDATES))
+    contract.save_weights(args, model)
+
+
+if __name__ == "__main__":
+    contract.run(main)
