@@ -12,13 +12,15 @@ from ignite.handlers import Checkpoint, DiskSaver
 
 def main():
     parser = contract.make_parser(__doc__)
-    parser.add_argument("--fixed", action="store_true", help="use DeterministicEngine, which saves the generators and finds the place again")
+    parser.add_argument("--fixed", action="store_true", help="use DeterministicEngine, and a worker for the loader")
     args = contract.parse(parser)
 
     task.seed()
     model = task.GPT()
     optimizer, scheduler = task.optimizer_and_schedule(model, args.steps)
-    loader = torch.utils.data.DataLoader(task.Sequences(args.tokens), batch_size=task.BATCH, shuffle=True)
+    # Without workers the order is drawn only after DeterministicEngine has restored the generator, and from it.
+    workers = 1 if args.fixed else 0
+    loader = torch.utils.data.DataLoader(task.Sequences(args.tokens), batch_size=task.BATCH, shuffle=True, num_workers=workers)
     record = contract.Record(args, task.ACCUMULATION, model=model, optimizer=optimizer, scheduler=scheduler)
 
     def train_step(engine, batch):

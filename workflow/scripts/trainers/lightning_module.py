@@ -5,6 +5,7 @@ import lightning
 import task
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
 
 
 class Module(lightning.LightningModule):
@@ -63,14 +64,18 @@ class DropoutGenerator(lightning.Callback):
 def main():
     parser = contract.make_parser(__doc__)
     parser.add_argument("--stateful", action="store_true", help="use torchdata's StatefulDataLoader")
-    parser.add_argument("--fixed", action="store_true", help="save torch's generator, and let the loader draw from another one")
+    parser.add_argument("--fixed", action="store_true", help="like --stateful, but save torch's generator too, and let the loader draw from others")
     args = contract.parse(parser)
 
     task.seed()
     module = Module(args.steps)
-    loader_class = StatefulDataLoader if args.stateful else torch.utils.data.DataLoader
-    own = torch.Generator().manual_seed(task.SEED) if args.fixed else None
-    loader = loader_class(task.Sequences(args.tokens), batch_size=task.BATCH, shuffle=True, generator=own)
+    data = task.Sequences(args.tokens)
+    if args.fixed:
+        # The sampler's generator is its own and in the loader's state; the loader's, for its workers' seeds, isn't dropout's either.
+        loader = StatefulDataLoader(data, batch_size=task.BATCH, sampler=RandomSampler(data), generator=torch.Generator())
+    else:
+        loader_class = StatefulDataLoader if args.stateful else torch.utils.data.DataLoader
+        loader = loader_class(data, batch_size=task.BATCH, shuffle=True)
     trainer = lightning.Trainer(
         max_steps=args.steps,
         accumulate_grad_batches=task.ACCUMULATION,
