@@ -2,17 +2,20 @@
 
 from itertools import count
 
-import contract
-import task
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
+
+import contract
+import task
 
 
 def main():
     parser = contract.make_parser(__doc__)
     parser.add_argument("--stateful", action="store_true", help="use the stateful dataloader instead of skip_first_batches")
-    parser.add_argument("--fixed", action="store_true", help="let an epoch's order follow from its number, and no loader draw from the dropout's generator")
+    parser.add_argument(
+        "--fixed", action="store_true", help="let an epoch's order follow from its number, and no loader draw from the dropout's generator"
+    )
     args = contract.parse(parser)
 
     task.seed()

@@ -3,9 +3,10 @@
 import os
 import tempfile
 
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
 import contract
 import task
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
 class RecordedTrainer(Trainer):

@@ -2,12 +2,13 @@
 
 import math
 
-import contract
 import numpy as np
-import task
 import torch
 from ignite.engine import DeterministicEngine, Engine, Events
 from ignite.handlers import Checkpoint, DiskSaver
+
+import contract
+import task
 
 
 def main():

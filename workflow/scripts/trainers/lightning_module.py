@@ -1,11 +1,12 @@
 """Train with Lightning's Trainer, save_checkpoint and ckpt_path."""
 
-import contract
 import lightning
-import task
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
+
+import contract
+import task
 
 
 class Module(lightning.LightningModule):
@@ -64,7 +65,9 @@ class DropoutGenerator(lightning.Callback):
 def main():
     parser = contract.make_parser(__doc__)
     parser.add_argument("--stateful", action="store_true", help="use torchdata's StatefulDataLoader")
-    parser.add_argument("--fixed", action="store_true", help="like --stateful, but save torch's generator too, and let the loader draw from others")
+    parser.add_argument(
+        "--fixed", action="store_true", help="like --stateful, but save torch's generator too, and let the loader draw from others"
+    )
     args = contract.parse(parser)
 
     task.seed()

@@ -8,10 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import contract
-import task
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+import contract
+import task
 from lab.errors import LabError
 
 # As the script, which runs in trainer/, calls what it saves; the number is the hidden size.

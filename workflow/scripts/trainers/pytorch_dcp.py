@@ -2,13 +2,14 @@
 
 import pickle
 
-import contract
-import task
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torchdata.stateful_dataloader import StatefulDataLoader
+
+import contract
+import task
 
 
 class Application(Stateful):

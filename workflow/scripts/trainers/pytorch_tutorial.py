@@ -2,10 +2,11 @@
 
 from itertools import count
 
-import contract
-import task
 import torch
 from torch.utils.data import DataLoader
+
+import contract
+import task
 
 
 def main():

@@ -2,12 +2,12 @@
 
 import random
 
-import contract  # noqa: F401, makes lab importable
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import contract  # noqa: F401, makes lab importable
 from lab.data import load_tokens
 from lab.errors import LabError
 
