@@ -10,6 +10,19 @@ import contract
 import task
 
 
+class Progress:
+    """The number of updates, in the checkpoint."""
+
+    def __init__(self):
+        self.step = 0
+
+    def state_dict(self):
+        return {"step": self.step}
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+
+
 def main():
     parser = contract.make_parser(__doc__)
     parser.add_argument("--stateful", action="store_true", help="use the stateful dataloader instead of skip_first_batches")
@@ -65,19 +78,6 @@ def main():
 
     train()
     contract.save_weights(args, accelerator.unwrap_model(model))
-
-
-class Progress:
-    """The number of updates, in the checkpoint."""
-
-    def __init__(self):
-        self.step = 0
-
-    def state_dict(self):
-        return {"step": self.step}
-
-    def load_state_dict(self, state):
-        self.step = state["step"]
 
 
 if __name__ == "__main__":

@@ -50,8 +50,9 @@ def main():
             engine.terminate()
 
     if args.resume:
-        # What the state of numpy's generator is made of.
-        torch.serialization.add_safe_globals([np._core.multiarray._reconstruct, np.ndarray, np.dtype, np.dtypes.UInt32DType])
+        if args.fixed:
+            # The state of numpy's generator is made of these.
+            torch.serialization.add_safe_globals([np._core.multiarray._reconstruct, np.ndarray, np.dtype, np.dtypes.UInt32DType])
         Checkpoint.load_objects(objects, torch.load(args.resume, weights_only=True))
     trainer.run(loader, max_epochs=math.ceil(args.steps / task.UPDATES))
     contract.save_weights(args, model)

@@ -1,7 +1,5 @@
 """Train with plain PyTorch, torch.distributed.checkpoint and torchdata's StatefulDataLoader."""
 
-import pickle
-
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -22,8 +20,7 @@ class Application(Stateful):
     def state_dict(self):
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "scheduler": self.scheduler.state_dict(), "step": self.step}
-        # In one piece: the loader's state has other keys later than at the beginning.
-        state["loader"] = pickle.dumps(self.loader.state_dict())
+        state["loader"] = self.loader.state_dict()
         if self.with_generator:
             state["rng"] = torch.get_rng_state()
         return state
@@ -31,7 +28,7 @@ class Application(Stateful):
     def load_state_dict(self, state):
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
-        self.loader.load_state_dict(pickle.loads(state["loader"]))
+        self.loader.load_state_dict(state["loader"])
         self.step = state["step"]
         if self.with_generator:
             self.rng = state["rng"]
