@@ -1,7 +1,6 @@
 """Train with transformers' Trainer, its checkpoint folders and resume_from_checkpoint."""
 
-import os
-import tempfile
+from pathlib import Path
 
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -37,34 +36,34 @@ class Flags(TrainerCallback):
 
     def on_step_end(self, args, state, control, **_):
         self.trainer.record.after_batch(self.trainer.loss)
-        control.should_save = contract.checkpoint_path(self.flags, state.global_step) is not None
         control.should_training_stop = state.global_step == self.flags.end
-
-    def on_save(self, args, state, control, **_):
-        os.replace(f"{args.output_dir}/checkpoint-{state.global_step}", contract.checkpoint_path(self.flags, state.global_step))
+        path = contract.checkpoint_path(self.flags, state.global_step)
+        if path:
+            control.should_save = True
+            # Trainer names its folders itself. A link shows them where they are looked for from their first moment on.
+            path.symlink_to(Path(args.output_dir, f"checkpoint-{state.global_step}").absolute())
 
 
 def main():
     flags = contract.parse(contract.make_parser(__doc__))
     task.seed()
-    with tempfile.TemporaryDirectory(dir=flags.out.parent) as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            max_steps=flags.steps,
-            per_device_train_batch_size=task.BATCH,
-            gradient_accumulation_steps=task.ACCUMULATION,
-            learning_rate=task.LR,
-            lr_scheduler_type="cosine",
-            seed=task.SEED,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-        )
-        trainer = RecordedTrainer(task.GPT(), arguments, train_dataset=task.Sequences(flags.tokens))
-        trainer.add_callback(Flags(flags, trainer))
-        trainer.train(resume_from_checkpoint=str(flags.resume) if flags.resume else None)
-        contract.save_weights(flags, trainer.model)
+    arguments = TrainingArguments(
+        output_dir=str(flags.out.with_name(f"{flags.out.name}.trainer")),
+        max_steps=flags.steps,
+        per_device_train_batch_size=task.BATCH,
+        gradient_accumulation_steps=task.ACCUMULATION,
+        learning_rate=task.LR,
+        lr_scheduler_type="cosine",
+        seed=task.SEED,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = RecordedTrainer(task.GPT(), arguments, train_dataset=task.Sequences(flags.tokens))
+    trainer.add_callback(Flags(flags, trainer))
+    trainer.train(resume_from_checkpoint=str(flags.resume) if flags.resume else None)
+    contract.save_weights(flags, trainer.model)
 
 
 if __name__ == "__main__":
