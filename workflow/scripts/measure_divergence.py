@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 import command_line
-from lab import atomic, checkpoint, diagnosis
+from lab import atomic, checkpoint, comparison, diagnosis
 from lab.errors import LabError
 
 
@@ -79,17 +78,13 @@ def read(path):
 
 
 def weights_gap(straight, run):
-    """Return identical, both digests, the largest absolute difference of any weight, and |run - straight| / |straight| (L2, in float64)."""
-    if run.weights.keys() != straight.weights.keys():
-        raise LabError(f"{run.name}.pth: its tensors are not those of {straight.name}.pth")
-    difference = torch.cat([(run.weights[name].double() - tensor.double()).flatten() for name, tensor in straight.weights.items()])
-    reference = torch.cat([tensor.double().flatten() for tensor in straight.weights.values()])
+    """Return identical, both digests, and how far apart the weights are: see `comparison.distance`."""
+    comparison.check_same_tensors(straight.weights, run.weights, f"{straight.name}.pth", f"{run.name}.pth")
     return {
         "identical": run.sha256 == straight.sha256,
         "sha256": run.sha256,
         "straight_sha256": straight.sha256,
-        "max_abs_diff": difference.abs().max().item(),
-        "rel_l2": (difference.norm() / reference.norm()).item(),
+        **comparison.distance(straight.weights, run.weights),
     }
 
 

@@ -7,13 +7,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import command_line
-from lab import atomic
+from lab.picture import COLOURS, MARKERS, SIZE, prepare, save
 
 # Runs are told apart by dash and marker first, so that a print in black and white can be read.
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
-MARKERS = "osD^vPX*<"
-SIZE = (8, 4.2)  # inches
-COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f"]
 
 
 def main():
@@ -26,10 +23,7 @@ def main():
     parser.add_argument("--losses", required=True, help="SVG to write: the loss curves")
     parser.add_argument("--divergence", required=True, help="SVG to write: the distances, on a log axis")
     args = parser.parse_args()
-    plt.switch_backend("svg")
-    # Ids in the SVG are hashed with a salt that is random unless it is set; its date would change too.
-    plt.rcParams.update({"svg.hashsalt": "exact-resume", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-
+    prepare()
     logs = {Path(path).name.removesuffix("_log.csv"): pd.read_csv(path) for path in args.log}
     styles = {name: style(index) for index, name in enumerate(logs)}
     steps = pd.read_csv(args.steps)
@@ -81,11 +75,6 @@ def finish(axes, stops, label):
     axes.set_ylabel(label)
     if axes.get_legend_handles_labels()[0]:
         axes.figure.legend(loc="outside right upper", frameon=False, handlelength=3.5)
-
-
-def save(figure, path):
-    with atomic.replacing(path) as file:
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":

@@ -3,14 +3,11 @@
 import argparse
 import csv
 import json
-import os
 from pathlib import Path
-
-import jinja2
 
 import command_line
 from lab import atomic, settings
-from lab.errors import LabError
+from lab.document import link, render
 
 INPUTS = ["verdict", "divergence", "numel", "file", "half", "machine"]
 
@@ -38,27 +35,6 @@ def main():
     pictures = {"losses": args.losses, "divergence": args.pictured_divergence}
     facts["pictures"] = {name: link(path, args.out) for name, path in pictures.items()}
     atomic.write_text(args.out, render(Path(args.template), facts))
-
-
-def link(path, document):
-    """Return the way from the folder of `document` to `path`, as Markdown links it."""
-    return Path(os.path.relpath(path, Path(document).parent)).as_posix().replace(" ", "%20")
-
-
-def render(template, facts):
-    """Return the text that the jinja2 file `template` makes of `facts`. Raises LabError when it is not valid or names a missing fact."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["short"] = lambda number: "0" if number == 0 else f"{number:.2g}"
-    try:
-        return environment.get_template(template.name).render(facts)
-    except jinja2.TemplateError as error:
-        raise LabError(f"{template}: {error}") from error
 
 
 if __name__ == "__main__":
