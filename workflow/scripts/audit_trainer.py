@@ -33,7 +33,7 @@ def main():
     parser.add_argument("--times", required=True, metavar="JSON", help="seconds to write; no other file holds any")
     args = parser.parse_args()
     if not args.shell:
-        trainer_command.split(args.command)
+        check_command(args.command)
     # An audit that is told to end ends its trainer first.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
@@ -50,6 +50,14 @@ def main():
     result = {"name": args.name, "command": args.command, "versions": versions, **setup, **result, "atomic": None}
     atomic.write_text(args.times, json.dumps(times, indent=2) + "\n")
     atomic.write_text(args.out, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_command(command):
+    """Raise LabError when `command` can't be split into arguments."""
+    try:
+        trainer_command.split(command)
+    except LabError as error:
+        raise LabError(f"--command: {error}") from error
 
 
 def stop(text):

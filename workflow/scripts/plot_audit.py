@@ -11,8 +11,8 @@ import command_line
 from lab import audit_result
 from lab.picture import COLOURS, MARKERS, SIZE, prepare, save
 
-MARGIN = 1.2  # inches, beside the rows
-ROW = 0.35  # inches
+# Inches: what a row takes, all that is beside the rows, and what the legend takes.
+ROW, MARGIN, LEGEND = 0.35, 1.0, 2.2
 
 
 def main():
@@ -30,7 +30,7 @@ def draw(trainers):
 
     Cases at distance 0, which a log axis has no place for, stand left of a line, at its own tick "0".
     """
-    figure, axes = plt.subplots(figsize=(SIZE[0], MARGIN + ROW * len(trainers)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(SIZE[0], max(LEGEND, MARGIN + ROW * len(trainers))), layout="constrained")
     names = list(dict.fromkeys(name for cases in trainers.values() for name in cases))
     distances = [case["rel_l2"] for cases in trainers.values() for case in cases.values() if case["rel_l2"]]
     zero = min(distances, default=1.0) / 30
@@ -44,7 +44,7 @@ def draw(trainers):
     axes.set_xscale("log")
     axes.set_xlim(zero / 3, max(distances, default=1.0) * 3)
     axes.axvline(zero * 5, color="#999999", linewidth=1, zorder=0)
-    ticks = [tick for tick in axes.get_xticks() if zero * 5 < tick <= axes.get_xlim()[1]]
+    ticks = [tick for tick in axes.get_xticks() if distances and zero * 5 < tick <= axes.get_xlim()[1]]
     axes.set_xticks([zero, *ticks], ["0", *(f"$10^{{{round(math.log10(tick))}}}$" for tick in ticks)])
     axes.minorticks_off()
     axes.set_yticks(range(len(trainers)), list(trainers))

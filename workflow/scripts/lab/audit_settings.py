@@ -29,7 +29,7 @@ def check(audit):
         _check_known("audit.only", name, names)
     for name, trainer in trainers(audit).items():
         own = audit["trainers"][name]
-        keys = {key: f"audit.trainers.{name}.{key}" if key in own else f"audit.{key} for the trainer {name}" for key in SHARED}
+        sections = {key: f"audit.trainers.{name}" if key in own else "audit" for key in SHARED}
         if not trainer["shell"]:
             try:
                 trainer_command.split(trainer["command"])
@@ -37,9 +37,9 @@ def check(audit):
                 raise LabError(f"config key audit.trainers.{name}.command: {error}") from error
         for case, steps in trainer["stops"].items():
             if case in RESERVED_CASES:
-                raise LabError(f"config key {keys['stops']}: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")
-            check_ascending(keys["stops"], steps, trainer["steps"])
-        check_ascending(keys["save_at"], [trainer["save_at"]], trainer["steps"])
+                raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")
+            check_ascending(f"{sections['stops']}.stops.{case}", steps, trainer["steps"])
+        check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], trainer["steps"])
         if trainer["fixed_by"] is not None:
             _check_known(f"audit.trainers.{name}.fixed_by", trainer["fixed_by"], names)
 

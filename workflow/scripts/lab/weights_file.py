@@ -22,8 +22,10 @@ def read(path):
     """
     path = _file(Path(path))
     weights = _read_safetensors(path) if path.suffix == SAFETENSORS else _read_torch(path)
-    if not isinstance(weights, dict) or not weights:
+    if not isinstance(weights, dict):
         raise LabError(f"{path}: found {type(weights).__name__}, wanted the model's tensors by name")
+    if not weights:
+        raise LabError(f"{path}: found no tensors, wanted the model's")
     for name, tensor in weights.items():
         if not isinstance(tensor, torch.Tensor):
             raise LabError(f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name")
