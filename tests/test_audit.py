@@ -21,14 +21,7 @@ from lab.audit_result import cases, culprits
 from lab.errors import LabError
 
 TRAINER = ROOT / "tests" / "audited" / "trainer.py"
-SETUP = {
-    "steps": 9,
-    "stops": {"early": [3], "twice": [2, 6]},
-    "save_at": 4,
-    "timeout": 60,
-    "weights": "weights.safetensors",
-    "shell": False,
-}
+SETUP = {"steps": 9, "stops": {"early": [3], "twice": [2, 6]}, "save_at": 4, "timeout": 60, "weights": "w.safetensors", "shell": False}
 
 
 def command(do="", script=TRAINER, **flags):
@@ -100,7 +93,7 @@ def test_trainer_that_is_not_repeatable_neither_passes_nor_fails_but_is_held_aga
     [
         ("crash", "crashed", "exit status 1: out of luck: no GPU"),
         ("write nothing", "no_weights", "it ended without an error, and there was nothing at --out"),
-        ("nan", "not_finite", "straight/weights.safetensors: tensor w holds values that are not finite"),
+        ("nan", "not_finite", "straight/w.safetensors: tensor w holds values that are not finite"),
     ],
 )
 def test_trainer_without_weights_is_a_result_that_says_why(run, do, status, error):
@@ -247,20 +240,9 @@ def test_shell_runs_a_command_when_it_is_told_to(run, tmp_path, monkeypatch):
 
 def audit_flags(tmp_path, do, *more):
     np.save(tmp_path / "tokens.npy", np.arange(100).astype(np.uint8))
-    own = [
-        "--name",
-        "mine",
-        f"--command={command(do)}",
-        "--steps",
-        "9",
-        "--stop",
-        "early=3",
-        "--save-at",
-        "4",
-        "--weights",
-        "w.safetensors",
-    ]
-    return [*own, "--tokens", "tokens.npy", "--work", "work", "--out", "mine.json", "--times", "times.json", *more]
+    run = ["--steps", "9", "--stop", "early=3", "--save-at", "4", "--weights", "w.safetensors"]
+    files = ["--tokens", "tokens.npy", "--work", "work", "--out", "mine.json", "--times", "times.json"]
+    return ["--name", "mine", f"--command={command(do)}", *run, *files, *more]
 
 
 def test_result_has_versions_and_no_clock_and_times_lie_apart(verb, tmp_path):
@@ -406,8 +388,7 @@ def test_only_what_depends_on_a_change_is_audited_again(project):
     assert planned(project, "--config", "audit={trainers: {good: {packages: [numpy, torch]}}}") == {"good", *changed}
     assert planned(project, "--config", "audit={trainers: {loses: {stops: {early: [5]}}}}") == {"loses", *changed}
     assert planned(project, "--config", "audit={steps: 8}") == {"good", "loses", "crashes", *changed}
-    assert planned(project, "--config", "audit={timeout: 5}") == set()
-    assert planned(project, "--config", "audit={trainers: {loses: {expect: exact}}}") == set()
+    assert planned(project, "--config", "audit={timeout: 5, trainers: {loses: {expect: exact}}}") == set()
     assert planned(project, "--config", "language=en") == {"render_audit"}
     script = project / "my trainers" / "loses.py"
     text = script.read_text()
@@ -439,10 +420,11 @@ def test_check_audit_is_an_exit_status(project):
 
 
 MODULE = """\
+configfile: "config.yaml"
+
 module exact_resume:
     snakefile: {snakefile!r}
-    config: {{"audit": {{"only": ["mine"], "trainers": {{"mine": {{"command": {command!r}, "expect": "exact", "weights": "w.safetensors"}}}}}},
-              "data": {{"train": "train.npy", "val": "val.npy"}}}}
+    config: config["exact_resume"]
 
 use rule * from exact_resume as exact_resume_*
 
@@ -454,7 +436,11 @@ rule all:
 
 @pytest.mark.pipeline
 def test_another_workflow_uses_the_audit_as_a_module(project, tmp_path):
-    (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(project / "Snakefile"), command=command()))
+    (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(project / "Snakefile")))
+    trainer = {"command": command(), "expect": "exact", "weights": "w.safetensors"}
+    audit = {"only": ["mine"], "steps": 20, "trainers": {"mine": trainer}}
+    config = {"exact_resume": {"data": {"train": "train.npy", "val": "val.npy"}, "audit": audit}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     for name in ("train", "val"):
         np.save(tmp_path / f"{name}.npy", np.random.default_rng(1).integers(0, 256, 200).astype(np.uint8))
     call = [sys.executable, "-m", "snakemake", "-c1"]
@@ -475,7 +461,7 @@ def test_another_workflow_uses_the_audit_as_a_module(project, tmp_path):
         ("audit={trainers: {mine: {command: x, expects: exact}}}", "error: config key audit.trainers.mine.expects: unknown; wanted one of"),
         (
             "audit={trainers: {mine: {command: x, shell: maybe}}}",
-            "error: config key audit.trainers.mine.shell: found 'maybe', wanted boolean",
+            "error: config key audit.trainers.mine.shell: found 'maybe'",
         ),
         ("audit={save_at: 0}", "error: config key audit.save_at: found 0, wanted at least 1"),
     ],
@@ -483,5 +469,5 @@ def test_another_workflow_uses_the_audit_as_a_module(project, tmp_path):
 def test_bad_trainer_in_the_config_is_refused_before_any_job(project, config, message):
     result = snakemake(project, "-c1", "audit.md", "--config", config, configfile=project / "audit.yaml")
     assert result.returncode == 1
-    assert [line for line in result.stderr.splitlines() if line.startswith("error: ")][0].startswith(message)
+    assert next(line for line in result.stderr.splitlines() if line.startswith("error: ")).startswith(message)
     assert "Traceback" not in result.stderr
