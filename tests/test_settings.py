@@ -34,7 +34,7 @@ def test_the_schema_knows_just_the_sections_of_the_config():
     ("path", "value", "message"),
     [
         ("training.lrr", 1, "config key training.lrr: unknown; wanted one of accumulation"),
-        ("trainning", {}, "config key trainning: unknown; wanted one of data"),
+        ("trainning", {}, "config key trainning: unknown; wanted one of audit, data"),
         ("training.lr", "1e-3x", "config key training.lr: found '1e-3x', wanted number"),
         ("training.lr", -1, "config key training.lr: found -1, wanted more than 0"),
         ("training.steps", 6.5, "config key training.steps: found 6.5, wanted integer"),
@@ -75,6 +75,11 @@ def test_missing_section_is_named():
     [
         (["--stop-at", "60"], "--stop-at: found 60, wanted a step in 1...59"),
         (["--stop-at", "0"], "--stop-at: found 0, wanted a step in 1...59"),
+        (["--steps", "1"], "config key training.steps: found 1, wanted at least 2"),
+        (["--save-at", "3"], "--save-at, --save-to: found one without the other"),
+        (["--save-to", "s.pth"], "--save-at, --save-to: found one without the other"),
+        (["--save-at", "60", "--save-to", "s.pth"], "--save-at: found 60, wanted a step in 1...59"),
+        (["--stop-at", "5", "--save-at", "5", "--save-to", "s.pth"], "--save-at: found 5, wanted a step in 1...4"),
         (["--no-optim"], "found without --resume"),
         (["--omit", "momentum"], "--omit: found 'momentum', wanted one of model, optimizer, step, gen_state"),
         (["--settings", '{"training": {"lr": "big"}}'], "config key training.lr: found 'big', wanted number"),
