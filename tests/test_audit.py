@@ -15,9 +15,9 @@ import yaml
 from safetensors.torch import save_file
 
 from conftest import ROOT, copy_project, failed_with_one_line, snakemake
-from lab import audit_settings, weights_file
+from lab import audit_settings, diagnosis, weights_file
 from lab.audit import Audit
-from lab.audit_result import cases, culprits
+from lab.audit_result import Case, cases, culprits, make
 from lab.errors import LabError
 
 TRAINER = ROOT / "tests" / "audited" / "trainer.py"
@@ -304,6 +304,40 @@ def test_check_fails_for_just_the_trainers_that_should_be_exact(verb, tmp_path, 
     assert ("FAIL  bad: says bad" in result.stdout) == ("bad" in exact)
 
 
+ACTIONS = [
+    {"action": "lost"},
+    {"action": "rewound", "by": 2},
+    {"action": "skipped_ahead", "by": 1},
+    {"action": "rounded", "to": "float16"},
+    {"action": "swapped", "other": "ema"},
+    {"action": "reordered"},
+    {"action": "different"},
+    {"action": "different", "found": "eval", "wanted": "train"},
+]
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, language):
+    """Also of a name that would end Markdown's code."""
+    for number, action in enumerate(ACTIONS):
+        found = {"verdict": "inputs", "step": 4, "as_step": 4, "culprits": [{"component": "optimizer", **action}], "unused": []}
+        found["notes"] = [{"kind": "repeated", "steps": [5, 6]}]
+        case = Case(passed=False, max_abs_diff=0.5, rel_l2=0.1, diagnosis={**found, "sentence": diagnosis.sentence(found)}, notes=["a `b`"])
+        gates = {"repeat": Case(passed=True), "save": Case(passed=True), "resume": {"early": case, "killed": Case("not_tried")}}
+        result = {"name": f"t{number}", "versions": {"torch": None}, "stops": {"early": [3]}, "atomic": False}
+        (tmp_path / f"{number}.json").write_text(json.dumps({**result, **make("ok", None, gates, 4, 2)}))
+    results = [f"{number}.json" for number in range(len(ACTIONS))]
+    template = ROOT / "templates" / f"audit.{language}.md.j2"
+    told = verb("render_audit", *results, "--template", template, "--picture", "a b.svg", "--fixed-by", "t0=t1", "--out", "audit.md")
+    assert told.returncode == 0, told.stderr
+    text = (tmp_path / "audit.md").read_text()
+    assert f"| `optimizer` | {len(ACTIONS)} |" in text
+    assert "- early: `a 'b'`" in text
+    assert "](a%20b.svg)" in text
+    told = re.findall(r"^- early: .*optimizer.*", text, re.MULTILINE)
+    assert len(set(told)) == len(ACTIONS), told
+
+
 # The config.
 
 
@@ -369,7 +403,7 @@ def test_document_has_a_row_for_every_trainer_in_both_languages(project, tmp_pat
     assert set(rows) == {"good", "loses", "crashes"}
     assert rows["good"].count("| 같음 ") == 6
     assert (rows["loses"].count("| 같음 "), rows["loses"].count("| **다름** ")) == (2, 4)
-    assert "- `crashes`: 오류로 끝남. `exit status 1: out of luck: no GPU`" in text
+    assert "- `crashes`: 오류로 끝남: `exit status 1: out of luck: no GPU`" in text
     picture = re.search(r"!\[.*?\]\((.*?)\)", text).group(1)
     assert (project / picture).read_text().startswith("<?xml")
     result = snakemake(project, "-c1", "audit.md", "--config", "language=en", configfile=project / "audit.yaml")

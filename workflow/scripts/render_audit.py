@@ -25,13 +25,22 @@ def main():
     results = [json.loads(Path(path).read_text(encoding="utf-8")) for path in args.results]
     lost = Counter(component for result in results for component in audit_result.culprits(result))
     facts = {
-        "results": {result["name"]: {**result, "cases": audit_result.cases(result)} for result in results},
+        "results": {result["name"]: {**result, "cases": audit_result.cases(result), "notes": notes(result)} for result in results},
         "stops": list(dict.fromkeys(name for result in results for name in result["stops"])),
         "cures": dict(map(cure, args.fixed_by)),
         "lost": sorted(lost.items(), key=lambda item: (-item[1], item[0])),
         "picture": link(args.picture, args.out),
     }
     atomic.write_text(args.out, render(Path(args.template), facts))
+
+
+def notes(result):
+    """Return the notes of a result's cases, each with the names of the cases that it is on."""
+    found = {}
+    for name, case in audit_result.cases(result).items():
+        for note in case["notes"]:
+            found.setdefault(note, []).append(name)
+    return found
 
 
 def cure(text):

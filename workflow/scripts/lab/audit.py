@@ -169,7 +169,7 @@ class Audit:
 
     def _shown(self, line):
         """Return a line with the paths in it as they are below the work folder, so that it is the same wherever that lies."""
-        return str(line).replace(f"{self.work}/", "")
+        return None if line is None else str(line).replace(f"{self.work}/", "")
 
 
 @dataclass

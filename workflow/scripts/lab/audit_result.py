@@ -77,7 +77,7 @@ def sentence(result):
     if outcome == "skipped":
         return f"skipped: {result['error']}"
     if outcome == "failed":
-        return f"no verdict: {result['status'].replace('_', ' ')}: {result['error']}"
+        return f"no verdict: {_failure(result)}"
     if outcome == "not_repeatable":
         noise = result["gates"]["repeat"]["rel_l2"]
         return f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates are measured against that"
@@ -87,9 +87,13 @@ def sentence(result):
     return f"not exact: {'; '.join(told) or 'nothing could be tried'}"
 
 
+def _failure(case):
+    return ": ".join(filter(None, [case["status"].replace("_", " "), case["error"]]))
+
+
 def _told(case):
     if case["status"] != "ok":
-        return f"{case['status'].replace('_', ' ')}: {case['error']}"
+        return _failure(case)
     if case["diagnosis"] and case["diagnosis"]["verdict"] != "identical":
         return case["diagnosis"]["sentence"]
     return f"ends {case['rel_l2']:.2g} away (relative L2)" if case["rel_l2"] else "has other losses"

@@ -64,8 +64,8 @@ def run(command, folder, timeout, kill_when=None):
             (folder / RUNNING).unlink()
     seconds = time.monotonic() - started
     if status == "crashed":
-        return Ended(status, f"{_told(process.returncode)}: {last_line(folder / LOG)}", seconds)
-    return Ended(status, f"{last_line(folder / LOG)}" if status == "timed_out" else None, seconds)
+        return Ended(status, ": ".join(filter(None, [_told(process.returncode), last_line(folder / LOG)])), seconds)
+    return Ended(status, last_line(folder / LOG) if status == "timed_out" else None, seconds)
 
 
 def end_leftovers(folder):
@@ -83,12 +83,12 @@ def end_leftovers(folder):
 
 
 def last_line(log):
-    """Return the last line with anything on it of the file `log`, cut where it is very long."""
+    """Return the last line with anything on it of the file `log`, cut where it is very long; None if there is none."""
     with open(log, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         lines = re.split(r"[\r\n]+", file.read().decode("utf-8", errors="replace"))
     printable = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
-    return next((line[:LONGEST] for line in reversed(printable) if line), "it printed nothing")
+    return next((line[:LONGEST] for line in reversed(printable) if line), None)
 
 
 def _watch(process, deadline, kill_when):
