@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import yaml
 from safetensors.torch import save_file
 
 from conftest import ROOT, copy_project, failed_with_one_line, snakemake
-from lab import audit_settings, diagnosis, weights_file
+from lab import audit_settings, diagnosis, trainer_command, weights_file
 from lab.audit import Audit
 from lab.audit_result import Case, cases, culprits, make
 from lab.errors import LabError
@@ -361,6 +362,29 @@ def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message)
     with pytest.raises(LabError) as refused:
         audit_settings.check(section)
     assert str(refused.value).startswith(message)
+
+
+def test_snakemake_cant_watch_a_file_with_braces_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a{b}.py").write_text("")
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    with pytest.raises(LabError, match=r"mine.command: found 'a\{b\}.py', wanted files without braces"):
+        audit_settings.check({**section, "trainers": {"mine": {"command": "python a{b}.py"}}})
+
+
+def test_command_is_made_of_its_script_and_the_modules_beside_it(tmp_path, monkeypatch):
+    """That a script is broken is told by its run, not by the pipeline."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my train.py").write_text("import helper, json")
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "settings.yaml").write_text("")
+    assert trainer_command.files("python 'my train.py' settings.yaml") == ["my train.py", "helper.py", "settings.yaml"]
+    assert trainer_command.files("python broken.py") == ["broken.py"]
+    assert trainer_command.files(f"{sys.executable} nothing.py") == []
+    assert trainer_command.files("echo 'unclosed") == []
+    lab = trainer_command.files("python {scripts}/train.py --settings '{}'")
+    assert {Path(path).name for path in lab} > {"train.py", "model.py", "trace.py"}
 
 
 # The pipeline.

@@ -35,6 +35,9 @@ def check(audit):
                 trainer_command.split(trainer["command"])
             except LabError as error:
                 raise LabError(f"config key audit.trainers.{name}.command: {error}") from error
+        for path in trainer_command.named(trainer["command"]):
+            if "{" in path or "}" in path:
+                raise LabError(f"config key audit.trainers.{name}.command: found {path!r}, wanted files without braces in their names")
         for case, steps in trainer["stops"].items():
             if case in RESERVED_CASES:
                 raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")

@@ -30,20 +30,21 @@ def with_flags(command, flags, shell):
 
 
 def files(command):
-    """Return the paths of the files that the command names, and of the modules beside those that are Python scripts which they import.
+    """Return the paths of the files that the command names, and of the modules that those of them which are Python scripts import from
+    their own folder.
+    """
+    return list(dict.fromkeys(source for path in named(command) for source in _sources(path)))
 
-    A program that is called by an absolute path belongs to the machine and is none of them. A shell's command line that can't be split
-    names none.
+
+def named(command):
+    """Return the files among the command's arguments. A program that is called by an absolute path belongs to the machine and is none of
+    them; a shell's command line that can't be split names none.
     """
     try:
         program, *others = split(command)
     except LabError:
         return []
-    found = {}
-    for argument in [*([] if os.path.isabs(program) else [program]), *others]:
-        if os.path.isfile(argument):
-            found.update(dict.fromkeys(_sources(argument)))
-    return list(found)
+    return [argument for argument in [*([] if os.path.isabs(program) else [program]), *others] if os.path.isfile(argument)]
 
 
 def _sources(path):
