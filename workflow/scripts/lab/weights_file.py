@@ -29,7 +29,10 @@ def read(path):
     for name, tensor in weights.items():
         if not isinstance(tensor, torch.Tensor):
             raise LabError(f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name")
-        if not bool(tensor.isfinite().all()):
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+            raise LabError(f"{path}: tensor {name}: found {tensor.layout}, {tensor.dtype}, on {tensor.device}, wanted a dense tensor")
+        # Types of one byte are widened, since not all of them know isfinite.
+        if not bool((tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all()):
             raise NotFinite(f"{path}: tensor {name} holds values that are not finite")
     return weights
 
