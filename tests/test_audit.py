@@ -70,7 +70,7 @@ def test_lost_momentum_fails_just_the_resume_gate(run):
     early = cases(result)["early"]
     assert early["first_differing_step"] == 5, "step 4 still has the restored weights; its update is the first to differ"
     assert early["max_abs_diff"] > 0 and early["rel_l2"] > 0
-    assert re.fullmatch(r"not exact: early ends .* away \(relative L2\); twice ends .*; killed ends .*", result["verdict"])
+    assert re.fullmatch(r"not exact: early, twice, killed failed; weights up to \d[\d.]* away", result["verdict"])
 
 
 def test_saving_that_changes_the_weights_fails_the_save_gate(run):
@@ -120,6 +120,7 @@ def test_crash_on_resume_is_a_failed_case_with_its_last_line(run):
     result = run(command("crash on resume"))
     assert passed(result) == {"repeat": True, "save": True, "early": False, "twice": False, "killed": False}
     assert (cases(result)["early"]["status"], cases(result)["early"]["error"]) == ("crashed", "exit status 1: KeyError: 'optimizer'")
+    assert result["verdict"] == "not exact: early, twice, killed failed; crashed: exit status 1: KeyError: 'optimizer'"
 
 
 def test_broken_trace_is_a_note_and_no_failure(run):
@@ -157,6 +158,7 @@ def test_trace_names_the_optimizer_as_what_is_lost(run, tmp_path, tiny):
     told = passed(result)
     assert (told["repeat"], told["save"], told["early"]) == (True, True, False)
     assert culprits(result) == ["optimizer"]
+    assert result["verdict"].endswith("; lost or changed: optimizer")
     early = cases(result)["early"]
     assert early["diagnosis"]["sentence"] == "differs from step 4: optimizer was lost (it is as before training)"
     assert early["first_differing_step"] == 5
@@ -480,7 +482,20 @@ def test_check_audit_is_an_exit_status(project):
     flags = ("--config", "audit={trainers: {loses: {expect: exact}}}")
     result = snakemake(project, "-c1", "check_audit", *flags, configfile=project / "audit.yaml")
     assert result.returncode == 1
-    assert "FAIL  loses: not exact: mid-epoch ends" in result.stdout
+    assert "FAIL  loses: not exact: mid-epoch" in result.stdout
+
+
+@pytest.mark.pipeline
+def test_odd_names_are_names_and_nothing_else(project):
+    """Of a folder, a trainer, a case and a file."""
+    trainer = {"command": command("hurry"), "weights": "a 'b' $(touch x).safetensors", "expect": "exact", "stops": {"-n": [3]}}
+    config = yaml.safe_load((project / "audit.yaml").read_text())
+    config["audit"].update(only=["-v"], trainers={"-v": {**trainer, "fixed_by": "-v"}})
+    (project / "odd.yaml").write_text(yaml.safe_dump({**config, "outdir": "결과 $(touch x) 'o'"}))
+    result = snakemake(project, "-c1", "audit.md", "check_audit", configfile=project / "odd.yaml")
+    assert result.returncode == 0, result.stderr
+    assert "pass  -v: exact" in result.stdout
+    assert not (project / "x").exists()
 
 
 MODULE = """\

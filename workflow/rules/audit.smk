@@ -48,7 +48,7 @@ rule audit_trainer:
         stops=lambda wildcards: stop_flags(TRAINERS[wildcards.trainer]),
         save_at=lambda wildcards: TRAINERS[wildcards.trainer]["save_at"],
         weights=lambda wildcards: TRAINERS[wildcards.trainer]["weights"],
-        packages=lambda wildcards: [flag for name in TRAINERS[wildcards.trainer]["packages"] for flag in ("--package", name)],
+        packages=lambda wildcards: [f"--package={name}" for name in TRAINERS[wildcards.trainer]["packages"]],
         versions=lambda wildcards: {name: installed(name) for name in TRAINERS[wildcards.trainer]["packages"]},
         cpu=[MACHINE["cpu"], MACHINE["simd"]],
         work=f"{OUT}audit/work/{{trainer}}",
@@ -87,7 +87,7 @@ rule render_audit:
         "../../envs/conda.yaml"
     threads: 1
     params:
-        cures=[flag for name in AUDITED if TRAINERS[name]["fixed_by"] for flag in ("--fixed-by", f"{name}={TRAINERS[name]['fixed_by']}")],
+        cures=[f"--fixed-by={name}={TRAINERS[name]['fixed_by']}" for name in AUDITED if TRAINERS[name]["fixed_by"]],
     shell:
         "python {input.code[0]:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} --picture {input.picture:q}"
         " --out {output:q} 2> {log:q}"
@@ -103,6 +103,6 @@ rule check_audit:
         "../../envs/conda.yaml"
     threads: 1
     params:
-        exact=[flag for name in AUDITED if TRAINERS[name]["expect"] == "exact" for flag in ("--exact", name)],
+        exact=[f"--exact={name}" for name in AUDITED if TRAINERS[name]["expect"] == "exact"],
     shell:
         "python {input.code[0]:q} {input.results:q} {params.exact:q} 2> {log:q}"

@@ -103,7 +103,7 @@ def legs(pattern):
 
 def stop_flags(trainer):
     """The flags for the cases in which a trainer is stopped and resumed."""
-    return [flag for case, steps in trainer["stops"].items() for flag in ("--stop", f"{case}={','.join(map(str, steps))}")]
+    return [f"--stop={case}={','.join(map(str, steps))}" for case, steps in trainer["stops"].items()]
 
 
 def print_closing_line():

@@ -83,20 +83,20 @@ def sentence(result):
         return f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates are measured against that"
     if outcome == "exact":
         return "exact: stopped or not, it ends with the same bits"
-    told = [f"{name} {_told(case)}" for name, case in cases(result).items() if case["passed"] is False]
-    return f"not exact: {'; '.join(told) or 'nothing could be tried'}"
+    failed = {name: case for name, case in cases(result).items() if case["passed"] is False}
+    if not failed:
+        return "no verdict: no resume could be tried"
+    parts = [f"not exact: {', '.join(failed)} failed"]
+    worst = max((case["max_abs_diff"] for case in failed.values() if case["max_abs_diff"] is not None), default=None)
+    if worst is not None:
+        parts.append(f"weights up to {worst:.2g} away")
+    if culprits(result):
+        parts.append(f"lost or changed: {', '.join(culprits(result))}")
+    return "; ".join([*parts, *dict.fromkeys(_failure(case) for case in failed.values() if case["status"] != "ok")])
 
 
 def _failure(case):
     return ": ".join(filter(None, [case["status"].replace("_", " "), case["error"]]))
-
-
-def _told(case):
-    if case["status"] != "ok":
-        return _failure(case)
-    if case["diagnosis"] and case["diagnosis"]["verdict"] != "identical":
-        return case["diagnosis"]["sentence"]
-    return f"ends {case['rel_l2']:.2g} away (relative L2)" if case["rel_l2"] else "has other losses"
 
 
 def _outcome(status, passed):
