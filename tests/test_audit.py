@@ -116,10 +116,11 @@ def test_hanging_trainer_is_ended_with_its_children(run, tmp_path):
     assert not alive(int((tmp_path / "work" / "straight" / "child").read_text()))
 
 
-def test_crash_on_resume_is_a_failed_case_with_its_last_line(run):
+def test_crash_on_resume_is_a_failed_case_with_its_last_line(run, tmp_path):
     result = run(command("crash on resume"))
     assert passed(result) == {"repeat": True, "save": True, "early": False, "twice": False, "killed": False}
     assert (cases(result)["early"]["status"], cases(result)["early"]["error"]) == ("crashed", "exit status 1: KeyError: 'optimizer'")
+    assert not list((tmp_path / "work").rglob("checkpoint")), "large files don't stay"
     assert result["verdict"] == "not exact: early, twice, killed failed; crashed: exit status 1: KeyError: 'optimizer'"
 
 

@@ -54,8 +54,7 @@ class Audit:
             gates["resume"][KILLED] = self._case(self._killed)
             status, error = gates["repeat"].status, gates["repeat"].error
             _hold_against_noise(gates)
-        for folder in self.work.iterdir():
-            _remove(folder / self.weights)
+        self._clean()
         return audit_result.make(status, error, gates, self.checkpoint_bytes, self.weights_bytes)
 
     def times(self):
@@ -77,7 +76,6 @@ class Audit:
         if not checkpoint.exists():
             raise Failed("no_checkpoint", f"there was nothing at --save-to after step {self.save_at}")
         self.checkpoint_bytes = size(checkpoint)
-        _remove(checkpoint)
         return self._left([folder])
 
     def _stopped(self, name):
@@ -89,15 +87,12 @@ class Audit:
                 raise Failed("no_checkpoint", f"there was nothing at --out after --stop-at {stop}")
             resume = ["--resume", str(checkpoint)]
         folders.append(self._process(f"{name}-{len(folders) + 1}", self.weights, *resume))
-        for folder in folders:
-            _remove(folder / "checkpoint")
         return self._left(folders)
 
     def _killed(self):
         checkpoint = self.work / f"{KILLED}-1" / "checkpoint"
         self._process(f"{KILLED}-1", self.weights, *self._save_flags(f"{KILLED}-1"), kill_when=checkpoint)
         folder = self._process(f"{KILLED}-2", self.weights, "--resume", str(checkpoint))
-        _remove(checkpoint)
         return self._left([folder])
 
     def _save_flags(self, name):
@@ -140,6 +135,8 @@ class Audit:
         except Failed as failed:
             status, error = failed.args
             return Case(status, error, passed=None if status == "not_tried" else False)
+        finally:
+            self._clean()
         case = Case(**comparison.distance(self.straight.weights, left.weights))
         case.first_differing_step = self._noting(case, self._first_difference, left)
         case.passed = comparison.same_bits(self.straight.weights, left.weights) and case.first_differing_step is None
@@ -147,6 +144,12 @@ class Audit:
         if case.first_differing_step is None and case.diagnosis and not case.passed:
             case.first_differing_step = case.diagnosis["step"]
         return case
+
+    def _clean(self):
+        """Remove what was compared, or can't be: it is large, and what is compared with is in memory."""
+        for folder in self.work.iterdir():
+            for name in (self.weights, "checkpoint"):
+                _remove(folder / name)
 
     def _noting(self, case, read, left):
         """Return what `read(left)` returns, or None and a note why it can't be read."""
