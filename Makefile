@@ -1,16 +1,20 @@
-# Two commands do all of their own set-up: `make report` and `make test`.
+# These commands do all of their own set-up: `make report`, `make audit` and `make test`.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/requirements.installed
 DEVELOPMENT := $(VENV)/requirements-dev.installed
+AUDIT := $(VENV)/requirements-audit.installed
 
-.PHONY: report test lint format dag bench clean
+.PHONY: report audit test lint format dag bench clean
 .DELETE_ON_ERROR:
 
 report: $(RUNTIME)
 	$(BIN)/snakemake -c1 report.md
+
+audit: $(AUDIT)
+	$(BIN)/snakemake -c2 audit.md
 
 test: $(DEVELOPMENT)
 	$(BIN)/python -m pytest
@@ -57,4 +61,8 @@ $(RUNTIME): envs/requirements.txt | $(BIN)/python
 
 $(DEVELOPMENT): envs/requirements-dev.txt envs/requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -r envs/requirements-dev.txt
+	touch $@ $(RUNTIME)
+
+$(AUDIT): envs/requirements-audit.txt envs/requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -r envs/requirements-audit.txt
 	touch $@ $(RUNTIME)

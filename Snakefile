@@ -5,7 +5,7 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 
-configfile: f"{workflow.basedir}/config.yaml"
+configfile: f"{workflow.current_basedir}/config.yaml"
 
 
 include: "workflow/rules/common.smk"
@@ -15,6 +15,7 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/crash.smk"
+include: "workflow/rules/audit.smk"
 
 
 onsuccess:

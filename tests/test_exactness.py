@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 
-from conftest import ROOT, TINY_FILE
+from conftest import ROOT, TINY_FILE, failed_with_one_line
 from lab import checkpoint, diagnosis, settings, state
 from lab.run import Run
 from lab.sketch import Sketch
+from lab.trace import digest
 
 TINY_STEPS = 8
 
@@ -228,6 +229,31 @@ def test_processes_with_other_thread_environments_write_the_same_bytes(verb, tmp
     assert straight[4:] == resumed[1:]
     assert list(checkpoint.load(tmp_path / "resume.pth")) == ["model", "optimizer", "step", "gen_state"]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_file_saved_on_the_way_is_the_one_that_a_stop_leaves_and_changes_no_bit(verb, tmp_path, tokens):
+    """Also when the run that saves is itself a resumed one; the steps are counted by the flag."""
+    np.save(tmp_path / "train.npy", tokens)
+    settings = json.dumps({"model": {**yaml.safe_load(TINY_FILE.read_text())["model"], "dropout": 0.1}, "training": {"length": 16}})
+    runs = {
+        "straight.pth": [],
+        "saving.pth": ["--save-at", "5", "--save-to", "saved.pth"],
+        "stopped.pth": ["--stop-at", "5"],
+        "early.pth": ["--stop-at", "2"],
+        "resumed.pth": ["--resume", "early.pth", "--save-at", "5", "--save-to", "saved_later.pth"],
+    }
+    for out, flags in runs.items():
+        result = verb("train", "--tokens", "train.npy", "--steps", "7", "--out", out, "--settings", settings, *flags)
+        assert result.returncode == 0, result.stderr
+    content = {path.name: path.read_bytes() for path in tmp_path.glob("*.pth")}
+    assert content["straight.pth"] == content["saving.pth"] == content["resumed.pth"]
+    assert content["stopped.pth"] == content["saved.pth"]
+    # Pickle writes down which texts are one object, so that only what is in it is the same here.
+    stopped, saved_later = (checkpoint.load(tmp_path / name) for name in ("stopped.pth", "saved_later.pth"))
+    assert {name: digest(value) for name, value in stopped.items()} == {name: digest(value) for name, value in saved_later.items()}
+    again = ["--resume", "stopped.pth", "--save-at", "5", "--save-to", "saved.pth"]
+    result = verb("train", "--tokens", "train.npy", "--steps", "7", "--out", "no.pth", "--settings", settings, *again)
+    assert "--save-at: found 5, wanted a step after 5, where stopped.pth stands" in failed_with_one_line(result)
 
 
 def test_thread_count_is_the_configs(make_run):

@@ -75,6 +75,11 @@ def test_missing_section_is_named():
     [
         (["--stop-at", "60"], "--stop-at: found 60, wanted a step in 1...59"),
         (["--stop-at", "0"], "--stop-at: found 0, wanted a step in 1...59"),
+        (["--steps", "1"], "config key training.steps: found 1, wanted at least 2"),
+        (["--save-at", "3"], "--save-at, --save-to: found one without the other"),
+        (["--save-to", "s.pth"], "--save-at, --save-to: found one without the other"),
+        (["--save-at", "60", "--save-to", "s.pth"], "--save-at: found 60, wanted a step in 1...59"),
+        (["--stop-at", "5", "--save-at", "5", "--save-to", "s.pth"], "--save-at: found 5, wanted a step in 1...4"),
         (["--no-optim"], "found without --resume"),
         (["--omit", "momentum"], "--omit: found 'momentum', wanted one of model, optimizer, step, gen_state"),
         (["--settings", '{"training": {"lr": "big"}}'], "config key training.lr: found 'big', wanted number"),

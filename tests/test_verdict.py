@@ -6,7 +6,7 @@ import pytest
 
 from conftest import ROOT
 from lab import settings
-from render_report import render
+from lab.document import render
 
 VARIANTS = {"resumed": {}, "noopt": {"omit": ["optimizer"]}, "noskip": {"omit": ["gen_state"]}}
 
@@ -100,7 +100,7 @@ def test_machine_that_cant_repeat_itself_is_the_first_thing_said(judge, facts, l
     rest = {"machine": machine, "losses": [{"train_loss": "5.0"}], "pictures": {"losses": "a.svg", "divergence": "b.svg"}}
     chosen = settings.load({"variants": VARIANTS})
     variants = settings.all_variants(chosen)
-    diagnoses = {name: {"verdict": "identical", "last_step": 60, "sentence": "identical through step 60"} for name in variants}
+    diagnoses = {name: {"verdict": "identical", "last_step": 60, "notes": [], "sentence": "identical through step 60"} for name in variants}
     rest.update(verdict=verdict, settings=chosen, variants=variants, stops=[30], diagnoses=diagnoses)
     text = render(ROOT / "templates" / f"report.{language}.md.j2", {**facts, **rest})
     opening = text.split("##")[0]

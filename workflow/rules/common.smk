@@ -7,16 +7,21 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-SCRIPTS = os.path.relpath(f"{workflow.basedir}/workflow/scripts")
-TEMPLATES = os.path.relpath(f"{workflow.basedir}/templates")
+# Not workflow.basedir, which is another one when another workflow uses this one as a module.
+PROJECT = Path(str(workflow.current_basedir)).parents[1]
+SCRIPTS = os.path.relpath(PROJECT / "workflow" / "scripts")
+TEMPLATES = os.path.relpath(PROJECT / "templates")
 sys.path.insert(0, SCRIPTS)
 
+from lab import audit_settings
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
 from lab.locks import lift_stale_lock
-from lab.settings import RECIPE_VERBS, all_variants, check, components, deciding, schema, stops, with_numbers
+from lab.settings import RECIPE_VERBS, all_variants, check, completed, components, deciding, schema, stops, with_numbers
 from lab.sources import sources
+from lab.trainer_command import files
+from lab.versions import installed
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
@@ -28,8 +33,10 @@ MACHINE = fingerprint()
 lift_stale_lock(Path(".snakemake"))
 
 try:
-    config.update(with_numbers(config, schema()))
+    # A workflow that uses this one as a module gives just what it wants otherwise.
+    config.update(with_numbers(completed(config), schema()))
     check(config)
+    audit_settings.check(config["audit"])
     for key in ("train", "val"):
         path = config["data"][key]
         if path is not None and not os.path.isfile(path):
@@ -46,6 +53,8 @@ VARIANTS = list(all_variants(config))
 STOPS = stops(config["training"])
 # A resource and no param: how often the progress is kept changes no bit of an output, so it makes none stale.
 SAVE_EVERY = config["training"]["save_every"]
+TRAINERS = audit_settings.trainers(config["audit"])
+AUDITED = audit_settings.audited(config["audit"])
 # With several stops the runs write one leg at a time, and what these leave is joined.
 LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
@@ -53,6 +62,11 @@ LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 def code(verb):
     """The files that the script `verb` is made of, itself first: a change in one of them makes its outputs stale."""
     return [str(path) for path in sources(f"{SCRIPTS}/{verb}.py")]
+
+
+def templates(name):
+    """The template of a document in the configured language, and the one that it takes the words for diagnoses from."""
+    return [f"{TEMPLATES}/{part}.{config['language']}.md.j2" for part in (name, "diagnosis")]
 
 
 def section(*names):
@@ -85,6 +99,11 @@ def resume_file(variant, stop):
 def legs(pattern):
     """The files that the legs after the first stop leave, in their order: those that end at a stop, and the last one."""
     return [f"{OUT}legs/{pattern}".replace("{stop}", ending) for ending in [*(f"_{stop}" for stop in STOPS[1:]), ""]]
+
+
+def stop_flags(trainer):
+    """The flags for the cases in which a trainer is stopped and resumed."""
+    return [f"--stop={case}={','.join(map(str, steps))}" for case, steps in trainer["stops"].items()]
 
 
 def print_closing_line():

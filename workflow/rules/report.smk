@@ -25,7 +25,7 @@ rule plots:
 rule render_report:
     input:
         code=code("render_report"),
-        template=f"{TEMPLATES}/report.{config['language']}.md.j2",
+        templates=templates("report"),
         verdict=f"{OUT}verdict.json",
         divergence=f"{OUT}divergence.json",
         numel=f"{OUT}optim.json",
@@ -47,7 +47,7 @@ rule render_report:
         settings=section("model", "training", "variants"),
         diagnoses=lambda wildcards, input: [flag for path in input.diagnoses for flag in ("--diagnosis", path)],
     shell:
-        "python {input.code[0]:q} --template {input.template:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
+        "python {input.code[0]:q} --template {input.templates[0]:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
         " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"
         " {params.diagnoses:q} --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
         " --settings {params.settings:q} 2> {log:q}"

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 import command_line
-from lab import atomic, checkpoint, diagnosis
+from lab import atomic, checkpoint, comparison, diagnosis
 from lab.errors import LabError
 
 
@@ -79,18 +78,13 @@ def read(path):
 
 
 def weights_gap(straight, run):
-    """Return identical, both digests, the largest absolute difference of any weight, and |run - straight| / |straight| (L2, in float64)."""
-    if run.weights.keys() != straight.weights.keys():
-        raise LabError(f"{run.name}.pth: its tensors are not those of {straight.name}.pth")
-    # In numpy, whose sums go one way with any number of threads.
-    difference = torch.cat([(run.weights[name].double() - tensor.double()).flatten() for name, tensor in straight.weights.items()]).numpy()
-    reference = torch.cat([tensor.double().flatten() for tensor in straight.weights.values()]).numpy()
+    """Return identical, both digests, and how far apart the weights are: see `comparison.distance`."""
+    comparison.check_same_tensors(straight.weights, run.weights, f"{straight.name}.pth", f"{run.name}.pth")
     return {
         "identical": run.sha256 == straight.sha256,
         "sha256": run.sha256,
         "straight_sha256": straight.sha256,
-        "max_abs_diff": float(np.abs(difference).max()),
-        "rel_l2": float(np.sqrt(np.square(difference).sum() / np.square(reference).sum())),
+        **comparison.distance(straight.weights, run.weights),
     }
 
 

@@ -7,13 +7,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import command_line
-from lab import pictures
+from lab.picture import COLOURS, MARKERS, SIZE, prepare, save
 
 # Runs are told apart by dash and marker first, so that a print in black and white can be read.
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)), (0, (1, 1))]
-MARKERS = "osD^vPX*<"
-SIZE = (8, 4.2)  # inches
-COLOURS = ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f"]
 
 
 def main():
@@ -26,12 +23,12 @@ def main():
     parser.add_argument("--losses", required=True, help="SVG to write: the loss curves")
     parser.add_argument("--divergence", required=True, help="SVG to write: the distances, on a log axis")
     args = parser.parse_args()
-    pictures.begin()
+    prepare()
     logs = {Path(path).name.removesuffix("_log.csv"): pd.read_csv(path) for path in args.log}
     styles = {name: style(index) for index, name in enumerate(logs)}
     steps = pd.read_csv(args.steps)
-    pictures.save(draw_losses(logs, styles, args.stop_at), args.losses)
-    pictures.save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
+    save(draw_losses(logs, styles, args.stop_at), args.losses)
+    save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
 
 
 def style(index):

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import command_line
-from lab import pictures
+from lab.picture import prepare, save
 
 SIZE = (9, 2.6)  # inches
 # Parts of a bar, each with a look that a print in black and white keeps.
@@ -23,8 +23,8 @@ def main():
     parser.add_argument("--counted", required=True, help="JSON of inject_faults.py")
     parser.add_argument("--out", required=True, help="SVG to write")
     args = parser.parse_args()
-    pictures.begin()
-    pictures.save(draw(json.loads(Path(args.counted).read_text(encoding="utf-8"))["savers"]), args.out)
+    prepare()
+    save(draw(json.loads(Path(args.counted).read_text(encoding="utf-8"))["savers"]), args.out)
 
 
 def draw(savers):

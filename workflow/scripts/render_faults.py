@@ -6,7 +6,7 @@ from pathlib import Path
 
 import command_line
 from lab import atomic, settings
-from lab.rendering import link, render
+from lab.document import link, render
 
 
 def main():

@@ -29,7 +29,10 @@ def arguments():
     parser.add_argument("--tokens", required=True, help="token file to train on (.npy, 1-D, integers)")
     parser.add_argument("--out", required=True, help="weights to write; with --stop-at the resume file")
     parser.add_argument("--log", help="CSV to write: step,train_loss")
+    parser.add_argument("--steps", type=int, metavar="N", help="short for the setting training.steps")
     parser.add_argument("--stop-at", type=int, metavar="K", help="stop after step K and write a resume file")
+    parser.add_argument("--save-at", type=int, metavar="K", help="write a resume file to --save-to after step K and go on")
+    parser.add_argument("--save-to", metavar="FILE", help="the resume file of --save-at")
     parser.add_argument("--resume", metavar="FILE", help="continue from this resume file")
     parser.add_argument(
         "--omit",
@@ -61,6 +64,9 @@ def main():
     args = arguments()
     chosen = settings.load(settings.parse_overrides(args.settings))
     training = chosen["training"]
+    if args.steps is not None:
+        training["steps"] = args.steps
+        settings.check_values(chosen)
     recipe = {"omit": args.omit, "round": args.round, "replay": args.replay}
     check_flags(args, recipe, chosen)
 
@@ -71,6 +77,8 @@ def main():
     until = args.stop_at or training["steps"]
     if run.step >= until:
         raise LabError(f"--stop-at: found {until}, wanted a step after {run.step}, where {args.resume} stands")
+    if args.save_at is not None and run.step >= args.save_at:
+        raise LabError(f"--save-at: found {args.save_at}, wanted a step after {run.step}, where {args.resume} stands")
 
     progress = Progress(args.out, identity(args, recipe, chosen))
     journal = Journal(run, args.trace)
@@ -79,7 +87,7 @@ def main():
         run.load_snapshot(saved["run"], progress.path)
         journal.load_state_dict(saved["journal"])
         print(f"{progress.path}: continued after step {run.step}", file=sys.stderr)
-    train(run, until, journal, progress, training["save_every"] if args.save_every is None else args.save_every)
+    train(run, until, journal, progress, args)
 
     if args.record:
         journal.save_sketches(args.record)
@@ -89,11 +97,17 @@ def main():
     progress.discard()
 
 
-def train(run, until, journal, progress, save_every):
-    """Train up to step `until`, keeping the journal, and the progress every `save_every` steps and when the process is told to end."""
+def train(run, until, journal, progress, args):
+    """Train up to step `until`, keeping the journal, and the progress every so many steps and when the process is told to end; save where
+    `args` say so.
+    """
+    save_every = run.training["save_every"] if args.save_every is None else args.save_every
     with stop_requests() as received:
         for step, loss in tqdm(run.train(until, journal.trace), initial=run.step, total=until, unit="step", disable=None):
             journal.add(step, loss)
+            # Before the progress, which a killed run would go on from without saving again.
+            if step == args.save_at:
+                checkpoint.save(args.save_to, state.capture(run.components))
             if received or (save_every and step % save_every == 0 and step < until):
                 progress.save({"run": run.snapshot(), "journal": journal.state_dict()})
             if received:
@@ -102,9 +116,11 @@ def train(run, until, journal, progress, save_every):
 
 
 def identity(args, recipe, chosen):
-    """Return what the bits of this run depend on, as digests by name."""
+    """Return what the files that this run leaves depend on, as digests by name."""
     training = settings.deciding(chosen["training"])
     used = {"model": chosen["model"], "training": training, "recipe": recipe, "stop_at": args.stop_at, "trace": bool(args.trace)}
+    # No bit of the run depends on where it saves, but a run that goes on after that step wouldn't save any more.
+    used["save"] = [args.save_at, args.save_to]
     return {
         "configuration": digest(json.dumps(used, sort_keys=True)),
         "data": digest(Path(args.tokens)),
@@ -119,6 +135,11 @@ def check_flags(args, recipe, chosen):
     steps = chosen["training"]["steps"]
     if args.stop_at is not None and not 1 <= args.stop_at <= steps - 1:
         raise LabError(f"--stop-at: found {args.stop_at}, wanted a step in 1...{steps - 1}")
+    if (args.save_at is None) != (args.save_to is None):
+        raise LabError("--save-at, --save-to: found one without the other, wanted a step and a file to write after it")
+    last = (args.stop_at or steps) - 1
+    if args.save_at is not None and not 1 <= args.save_at <= last:
+        raise LabError(f"--save-at: found {args.save_at}, wanted a step in 1...{last}")
     settings.check_recipe(recipe, settings.components(chosen), "--")
     if any(recipe.values()) and not args.resume:
         raise LabError("--omit, --round, --replay: found without --resume, wanted a resume file to restore from")

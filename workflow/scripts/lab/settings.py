@@ -31,6 +31,17 @@ def load(overrides=None):
     return settings
 
 
+def completed(settings):
+    """Return config.yaml's settings with `settings` laid over them, at every depth as Snakemake lays one config file over another."""
+    return _laid_over(yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8")), settings)
+
+
+def _laid_over(below, above):
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return {**below, **{key: _laid_over(below.get(key), value) for key, value in above.items()}}
+
+
 def components(settings):
     """Return what a run with these settings remembers, in the order of the resume file: names, each with the verbs besides `omit` that a
     variant's recipe may use on it.
@@ -87,7 +98,8 @@ def schema():
 
 
 def with_numbers(value, wanted):
-    """Return `value` with each text that the schema `wanted` has as a number read as one, and "null" as None where that is allowed.
+    """Return `value` with each text that the schema `wanted` has as a number or as true or false read as one, and "null" as None where
+    that is allowed.
 
     Snakemake hands on the numbers in --config training='{lr: 0.001}' as text, and YAML takes 1e-3 for text. Text that is no
     number stays as it is, for the check to refuse.
@@ -105,6 +117,8 @@ def with_numbers(value, wanted):
                 return read(value)
             except ValueError:
                 continue
+    if types == "boolean" and value in ("true", "false"):
+        return value == "true"
     if value == "null" and "null" in types:
         return None
     return value
@@ -194,10 +208,15 @@ def _check_training(training):
 
 
 def _check_stops(training):
+    check_ascending("training.stop_at", stops(training), training["steps"])
+
+
+def check_ascending(key, found, steps):
+    """Raise LabError naming the config's `key` unless `found`, the steps of stops, ascend and lie before the last one of `steps`."""
     last = 0
-    for stop in stops(training):
-        if not last < stop <= training["steps"] - 1:
-            raise LabError(f"config key training.stop_at: found {stop}, wanted a step in {last + 1}...{training['steps'] - 1}")
+    for stop in found:
+        if not last < stop <= steps - 1:
+            raise LabError(f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}")
         last = stop
 
 

@@ -1,4 +1,4 @@
-"""Markdown documents from jinja2 templates."""
+"""Markdown documents made of templates and facts."""
 
 import os
 from pathlib import Path
@@ -23,6 +23,8 @@ def render(template, facts):
         keep_trailing_newline=True,
     )
     environment.filters["short"] = lambda number: "0" if number == 0 else f"{number:.2g}"
+    # Text of others' as Markdown's code, which knows no escapes.
+    environment.filters["code"] = lambda text: f"`{text.replace('`', chr(39))}`"
     try:
         return environment.get_template(template.name).render(facts)
     except jinja2.TemplateError as error:

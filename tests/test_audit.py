@@ -1,0 +1,553 @@
+"""The audit gives every trainer a verdict, however it behaves: real processes, most of them of tests/audited/trainer.py."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from conftest import ROOT, copy_project, failed_with_one_line, snakemake
+from lab import audit_settings, diagnosis, trainer_command, weights_file
+from lab.audit import Audit
+from lab.audit_result import Case, cases, culprits, make
+from lab.errors import LabError
+
+TRAINER = ROOT / "tests" / "audited" / "trainer.py"
+SETUP = {"steps": 9, "stops": {"early": [3], "twice": [2, 6]}, "save_at": 4, "timeout": 60, "weights": "w.safetensors", "shell": False}
+
+
+def command(do="", script=TRAINER, **flags):
+    """How the trainer is started that is to misbehave as `do` says."""
+    return shlex.join([sys.executable, str(script), "--do", do, *(part for name, text in flags.items() for part in (f"--{name}", text))])
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that audits a command and returns the result."""
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(1).integers(0, 256, 100).astype(np.uint8))
+
+    def call(command, **changed):
+        return Audit(tmp_path / "work", command=command, tokens=tmp_path / "tokens.npy", **{**SETUP, **changed}).run()
+
+    return call
+
+
+def passed(result):
+    return {name: case["passed"] for name, case in cases(result).items()}
+
+
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_exact_trainer_passes_every_gate_without_a_trace(run, tmp_path):
+    result = run(command())
+    assert result["outcome"] == "exact"
+    assert passed(result) == dict.fromkeys(["repeat", "save", "early", "twice", "killed"], True)
+    assert all(case["max_abs_diff"] == case["rel_l2"] == 0 and case["diagnosis"] is None for case in cases(result).values())
+    assert result["checkpoint_bytes"] / result["weights_bytes"] == result["ratio"]
+    left = {path.name for path in (tmp_path / "work").rglob("*") if path.is_file()}
+    assert left == {"output.log", "losses.csv"}, "weights and checkpoints don't stay"
+
+
+def test_lost_momentum_fails_just_the_resume_gate(run):
+    result = run(command("lose"))
+    assert result["outcome"] == "inexact"
+    assert passed(result) == {"repeat": True, "save": True, "early": False, "twice": False, "killed": False}
+    assert not result["gates"]["resume"]["passed"]
+    early = cases(result)["early"]
+    assert early["first_differing_step"] == 5, "step 4 still has the restored weights; its update is the first to differ"
+    assert early["max_abs_diff"] > 0 and early["rel_l2"] > 0
+    assert re.fullmatch(r"not exact: early, twice, killed failed; weights up to \d[\d.]* away", result["verdict"])
+
+
+def test_saving_that_changes_the_weights_fails_the_save_gate(run):
+    result = run(command("touch when saving"), stops={})
+    assert passed(result) == {"repeat": True, "save": False, "killed": True}
+    assert cases(result)["save"]["first_differing_step"] == 5
+    assert result["outcome"] == "inexact"
+
+
+def test_trainer_that_is_not_repeatable_neither_passes_nor_fails_but_is_held_against_its_noise(run):
+    result = run(command("noise"))
+    assert result["outcome"] == "not_repeatable"
+    assert passed(result) == {"repeat": False, "save": None, "early": None, "twice": None, "killed": None}
+    noise = cases(result)["repeat"]["rel_l2"]
+    assert all(case["noise_ratio"] == case["rel_l2"] / noise for name, case in cases(result).items() if name != "repeat")
+    assert result["verdict"].startswith("not repeatable: two uninterrupted runs end")
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "error"),
+    [
+        ("crash", "crashed", "exit status 1: out of luck: no GPU"),
+        ("write nothing", "no_weights", "it ended without an error, and there was nothing at --out"),
+        ("nan", "not_finite", "straight/w.safetensors: tensor w holds values that are not finite"),
+    ],
+)
+def test_trainer_without_weights_is_a_result_that_says_why(run, do, status, error):
+    result = run(command(do))
+    assert (result["outcome"], result["status"], result["error"]) == ("failed", status, error)
+    assert passed(result) == {"repeat": None, "save": None}
+
+
+def test_program_that_isnt_there_is_a_result(run):
+    result = run("no-such-program --x")
+    assert (result["status"], result["error"]) == ("crashed", "no-such-program: can't be started: No such file or directory")
+
+
+def test_hanging_trainer_is_ended_with_its_children(run, tmp_path):
+    started = time.monotonic()
+    result = run(command("hang"), timeout=2)
+    assert result["status"] == "timed_out"
+    assert time.monotonic() - started < 20
+    assert not alive(int((tmp_path / "work" / "straight" / "child").read_text()))
+
+
+def test_crash_on_resume_is_a_failed_case_with_its_last_line(run, tmp_path):
+    result = run(command("crash on resume"))
+    assert passed(result) == {"repeat": True, "save": True, "early": False, "twice": False, "killed": False}
+    assert (cases(result)["early"]["status"], cases(result)["early"]["error"]) == ("crashed", "exit status 1: KeyError: 'optimizer'")
+    assert not list((tmp_path / "work").rglob("checkpoint")), "large files don't stay"
+    assert result["verdict"] == "not exact: early, twice, killed failed; crashed: exit status 1: KeyError: 'optimizer'"
+
+
+def test_broken_trace_is_a_note_and_no_failure(run):
+    result = run(command("bad trace"), stops={})
+    assert result["outcome"] == "exact"
+    assert cases(result)["repeat"]["notes"] == ["straight/trace.csv: no column at_step, wanted a trace"]
+
+
+def test_process_that_ends_before_the_kill_is_not_tried_and_not_failed(run):
+    result = run(command("hurry"))
+    assert cases(result)["killed"]["status"] == "not_tried"
+    assert passed(result)["killed"] is None
+    assert result["outcome"] == "exact"
+
+
+# The lab's own trainer, but that it loses the optimizer's state.
+LOSES_THE_OPTIMIZER = """\
+import sys
+
+sys.path.insert(0, {scripts!r})
+import train
+
+if "--resume" in sys.argv:
+    sys.argv += ["--omit", "optimizer"]
+sys.argv += ["--settings", {settings!r}]
+train.main()
+"""
+
+
+def test_trace_names_the_optimizer_as_what_is_lost(run, tmp_path, tiny):
+    script = tmp_path / "loses.py"
+    settings = json.dumps({"model": tiny["model"], "training": {"length": 16, "batch_size": 2}})
+    script.write_text(LOSES_THE_OPTIMIZER.format(scripts=str(ROOT / "workflow" / "scripts"), settings=settings))
+    result = run(shlex.join([sys.executable, str(script)]), stops={"early": [3]}, weights="weights.pth")
+    told = passed(result)
+    assert (told["repeat"], told["save"], told["early"]) == (True, True, False)
+    assert culprits(result) == ["optimizer"]
+    assert result["verdict"].endswith("; lost or changed: optimizer")
+    early = cases(result)["early"]
+    assert early["diagnosis"]["sentence"] == "differs from step 4: optimizer was lost (it is as before training)"
+    assert early["first_differing_step"] == 5
+
+
+# How the final weights may lie there.
+
+
+def test_weights_are_read_in_every_usual_form(tmp_path):
+    weights = {"w": torch.arange(3.0), "n": torch.tensor(2)}
+    torch.save(weights, tmp_path / "a.pth")
+    torch.save(weights, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
+    save_file(weights, tmp_path / "c.safetensors")
+    (tmp_path / "d").mkdir()
+    save_file(weights, tmp_path / "d" / "model.safetensors")
+    (tmp_path / "d" / "config.json").write_text("{}")
+    for name in ("a.pth", "b.pt", "c.safetensors", "d"):
+        read = weights_file.read(tmp_path / name)
+        assert read.keys() == weights.keys()
+        assert all(torch.equal(read[key], weights[key]) for key in weights)
+
+
+def unreadable(folder):
+    """Write files of which none holds the weights; return what is said of each."""
+    torch.save({"model": {"w": torch.ones(2)}}, folder / "nested.pth")
+    torch.save([torch.ones(2)], folder / "list.pth")
+    torch.save({}, folder / "empty.pth")
+    torch.save({"w": torch.ones(2).to_sparse()}, folder / "sparse.pth")
+    torch.save({"w": torch.full((2,), torch.nan).to(torch.float8_e4m3fn)}, folder / "float8.pth")
+    torch.save(torch.nn.Linear(1, 1), folder / "module.pth")
+    (folder / "text.pth").write_text("hello")
+    (folder / "text.safetensors").write_text("hello")
+    (folder / "weights.bin").write_text("hello")
+    (folder / "two").mkdir()
+    for name in ("one.pt", "two.pth"):
+        torch.save({"w": torch.ones(2)}, folder / "two" / name)
+    return {
+        "nested.pth": "found dict under 'model', wanted nothing but the model's tensors by name",
+        "list.pth": "found list, wanted the model's tensors by name",
+        "empty.pth": "found no tensors, wanted the model's",
+        "sparse.pth": "tensor w: found torch.sparse_coo, torch.float32, on cpu, wanted a dense tensor",
+        "float8.pth": "tensor w holds values that are not finite",
+        "module.pth": "not a checkpoint that is safe to read",
+        "text.pth": "not a torch file that is safe to read",
+        "text.safetensors": "not a safetensors file",
+        "weights.bin": "wanted a name that ends in .pth, .pt or .safetensors",
+        "two": "found one.pt, two.pth, wanted a folder with just one",
+        "nothing.pth": "no such file or folder, wanted the final weights",
+    }
+
+
+def test_anything_else_is_refused_in_one_line(tmp_path):
+    for name, message in unreadable(tmp_path).items():
+        with pytest.raises(LabError) as refused:
+            weights_file.read(tmp_path / name)
+        assert str(refused.value).startswith(f"{tmp_path / name}: {message}")
+        assert "\n" not in str(refused.value)
+
+
+def test_folder_of_weights_is_audited(run):
+    assert run(command("folder"), stops={"early": [3]}, weights="model")["outcome"] == "exact"
+
+
+# Commands.
+
+
+def test_no_shell_sees_a_command_unless_it_is_told_to(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "mein Trainer 훈련.py"
+    script.write_text(TRAINER.read_text())
+    note = """$(touch x) `touch x` ; touch x & "a" 'b' \\"""
+    assert run(command(script=script, note=note), stops={})["outcome"] == "exact"
+    assert (tmp_path / "work" / "straight" / "output.log").read_text().strip() == note
+    assert not (tmp_path / "x").exists()
+
+
+def test_shell_runs_a_command_when_it_is_told_to(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(f'touch x; {command()} --note "$(echo told)"', stops={}, shell=True)["outcome"] == "exact"
+    assert (tmp_path / "work" / "straight" / "output.log").read_text() == "told\n"
+    assert (tmp_path / "x").exists()
+
+
+# The verbs.
+
+
+def audit_flags(tmp_path, do, *more):
+    np.save(tmp_path / "tokens.npy", np.arange(100).astype(np.uint8))
+    run = ["--steps", "9", "--stop", "early=3", "--save-at", "4", "--weights", "w.safetensors"]
+    files = ["--tokens", "tokens.npy", "--work", "work", "--out", "mine.json", "--times", "times.json"]
+    return ["--name", "mine", f"--command={command(do)}", *run, *files, *more]
+
+
+def test_result_has_versions_and_no_clock_and_times_lie_apart(verb, tmp_path):
+    results = []
+    for _ in range(2):
+        assert verb("audit_trainer", *audit_flags(tmp_path, "lose", "--package", "numpy")).returncode == 0
+        results.append((tmp_path / "mine.json").read_bytes())
+    assert results[0] == results[1]
+    assert json.loads(results[0])["versions"] == {"numpy": np.__version__}
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert times["save"] > 0.5, "the trainer sleeps when it saves"
+    assert set(times["resume"]) == {"early"}
+
+
+def test_package_that_is_not_installed_skips_the_trainer(verb, tmp_path):
+    assert verb("audit_trainer", *audit_flags(tmp_path, "", "--package", "no-such-package")).returncode == 0
+    result = json.loads((tmp_path / "mine.json").read_text())
+    assert (result["outcome"], result["error"]) == ("skipped", "not installed: no-such-package")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--stop", "early"], "--stop: found 'early', wanted NAME=K or NAME=K,K2"),
+        (["--command=python 'x"], '--command: found "python \'x": No closing quotation, wanted a command line'),
+        (["--command="], "--command: found '', wanted a command line"),
+    ],
+)
+def test_misuse_is_one_line(verb, tmp_path, flags, message):
+    assert message in failed_with_one_line(verb("audit_trainer", *audit_flags(tmp_path, "", *flags)))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_ended_audit_leaves_no_process_behind_that_the_next_one_doesnt_end(verb, tmp_path, number, status):
+    script = str(ROOT / "workflow" / "scripts" / "audit_trainer.py")
+    process = subprocess.Popen([sys.executable, script, *audit_flags(tmp_path, "hang")], cwd=tmp_path)
+    child = tmp_path / "work" / "straight" / "child"
+    while not (child.exists() and child.read_text()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    pid = int(child.read_text())
+    assert alive(pid)
+    process.send_signal(number)
+    assert process.wait() == status
+    assert alive(pid) == (number == signal.SIGKILL)
+    if number == signal.SIGTERM:
+        return
+    (tmp_path / "work" / "early-1").mkdir()
+    assert verb("audit_trainer", *audit_flags(tmp_path, "")).returncode == 0
+    assert not alive(pid)
+    assert json.loads((tmp_path / "mine.json").read_text())["outcome"] == "exact"
+
+
+@pytest.mark.parametrize(("exact", "status"), [([], 0), (["good"], 0), (["good", "bad"], 1)])
+def test_check_fails_for_just_the_trainers_that_should_be_exact(verb, tmp_path, exact, status):
+    for name, outcome in (("good", "exact"), ("bad", "inexact"), ("broken", "failed")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "outcome": outcome, "verdict": f"says {name}"}))
+    result = verb("check_audit", "good.json", "bad.json", "broken.json", *(part for name in exact for part in ("--exact", name)))
+    assert result.returncode == status
+    assert all(f"{name}: says {name}" in result.stdout for name in ("good", "bad", "broken"))
+    assert ("FAIL  bad: says bad" in result.stdout) == ("bad" in exact)
+
+
+ACTIONS = [
+    {"action": "lost"},
+    {"action": "rewound", "by": 2},
+    {"action": "skipped_ahead", "by": 1},
+    {"action": "rounded", "to": "float16"},
+    {"action": "swapped", "other": "ema"},
+    {"action": "reordered"},
+    {"action": "different"},
+    {"action": "different", "found": "eval", "wanted": "train"},
+]
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, language):
+    """Also of a name that would end Markdown's code."""
+    for number, action in enumerate(ACTIONS):
+        found = {"verdict": "inputs", "step": 4, "as_step": 4, "culprits": [{"component": "optimizer", **action}], "unused": []}
+        found["notes"] = [{"kind": "repeated", "steps": [5, 6]}]
+        case = Case(passed=False, max_abs_diff=0.5, rel_l2=0.1, diagnosis={**found, "sentence": diagnosis.sentence(found)}, notes=["a `b`"])
+        gates = {"repeat": Case(passed=True), "save": Case(passed=True), "resume": {"early": case, "killed": Case("not_tried")}}
+        result = {"name": f"t{number}", "versions": {"torch": None}, "stops": {"early": [3]}, "atomic": False}
+        (tmp_path / f"{number}.json").write_text(json.dumps({**result, **make("ok", None, gates, 4, 2)}))
+    results = [f"{number}.json" for number in range(len(ACTIONS))]
+    template = ROOT / "templates" / f"audit.{language}.md.j2"
+    told = verb("render_audit", *results, "--template", template, "--picture", "a b.svg", "--fixed-by", "t0=t1", "--out", "audit.md")
+    assert told.returncode == 0, told.stderr
+    text = (tmp_path / "audit.md").read_text()
+    assert f"| `optimizer` | {len(ACTIONS)} |" in text
+    assert "- early: `a 'b'`" in text
+    assert "](a%20b.svg)" in text
+    told = re.findall(r"^- early: .*optimizer.*", text, re.MULTILINE)
+    assert len(set(told)) == len(ACTIONS), told
+
+
+# The config.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"only": ["mime"]}, "config key audit.only: found 'mime', wanted one of mine"),
+        ({"command": "python 'x"}, 'config key audit.trainers.mine.command: found "python \'x": No closing quotation'),
+        ({"command": " "}, "config key audit.trainers.mine.command: found ' ', wanted a command line"),
+        ({"stops": {"killed": [3]}}, "config key audit.trainers.mine.stops: found killed, wanted a name other than repeat, save, killed"),
+        ({"stops": {"early": [6, 3]}}, "config key audit.trainers.mine.stops.early: found 3, wanted a step in 7...29"),
+        ({"steps": 17}, "config key audit.stops.mid-epoch: found 17, wanted a step in 1...16"),
+        ({"save_at": 30}, "config key audit.trainers.mine.save_at: found 30, wanted a step in 1...29"),
+        ({"fixed_by": "yours"}, "config key audit.trainers.mine.fixed_by: found 'yours', wanted one of mine"),
+    ],
+)
+def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message):
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    only = change.pop("only", [])
+    section.update(only=only, trainers={"mine": {"command": "python mine.py", **change}})
+    with pytest.raises(LabError) as refused:
+        audit_settings.check(section)
+    assert str(refused.value).startswith(message)
+
+
+def test_snakemake_cant_watch_a_file_with_braces_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a{b}.py").write_text("")
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    with pytest.raises(LabError, match=r"mine.command: found 'a\{b\}.py', wanted files without braces"):
+        audit_settings.check({**section, "trainers": {"mine": {"command": "python a{b}.py"}}})
+
+
+def test_command_is_made_of_its_script_and_the_modules_beside_it(tmp_path, monkeypatch):
+    """That a script is broken is told by its run, not by the pipeline."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my train.py").write_text("import helper, json")
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "settings.yaml").write_text("")
+    assert trainer_command.files("python 'my train.py' settings.yaml") == ["my train.py", "helper.py", "settings.yaml"]
+    assert trainer_command.files("python broken.py") == ["broken.py"]
+    assert trainer_command.files(f"{sys.executable} nothing.py") == []
+    assert trainer_command.files("echo 'unclosed") == []
+    lab = trainer_command.files("python {scripts}/train.py --settings '{}'")
+    assert {Path(path).name for path in lab} > {"train.py", "model.py", "trace.py"}
+
+
+# The pipeline.
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project in which three trainers have been audited; its config is audit.yaml."""
+    project = copy_project(tmp_path_factory.mktemp("audited"))
+    for name in ("train", "val"):
+        np.save(project / f"{name}.npy", np.random.default_rng(1).integers(0, 256, 100).astype(np.uint8))
+    folder = project / "my trainers"
+    folder.mkdir()
+    trainers = {}
+    for name, do in (("good", ""), ("loses", "lose"), ("crashes", "crash")):
+        (folder / f"{name}.py").write_text(TRAINER.read_text())
+        trainers[name] = {"command": f"python 'my trainers/{name}.py' --do '{do}'", "packages": ["numpy"], "weights": "w.safetensors"}
+    trainers["good"]["expect"] = "exact"
+    section = {"only": list(trainers), "steps": 9, "stops": {"mid-epoch": [3], "epoch-boundary": [4], "two-resumes": [2, 6]}, "save_at": 4}
+    config = {"data": {"train": "train.npy", "val": "val.npy"}, "audit": {**section, "trainers": trainers}}
+    (project / "audit.yaml").write_text(yaml.safe_dump(config))
+    result = snakemake(project, "-c2", "audit.md", configfile=project / "audit.yaml")
+    assert result.returncode == 0, result.stderr
+    return project
+
+
+def planned(project, *flags, target="audit.md"):
+    """The jobs that Snakemake would run: rules, and for the audits the trainers."""
+    result = snakemake(project, "-c1", "-n", target, *flags, configfile=project / "audit.yaml")
+    assert result.returncode == 0, result.stderr + result.stdout
+    text = result.stdout + result.stderr
+    rules = set(re.findall(r"^(?:local)?rule (\w+):", text, re.MULTILINE)) - {"audit_trainer"}
+    return rules | set(re.findall(r"^    wildcards: trainer=(\w+)", text, re.MULTILINE))
+
+
+@pytest.mark.pipeline
+def test_document_has_a_row_for_every_trainer_in_both_languages(project, tmp_path):
+    text = (project / "audit.md").read_text()
+    rows = {line.split("`")[1]: line for line in text.split("## ")[0].splitlines() if line.startswith("| `")}
+    assert set(rows) == {"good", "loses", "crashes"}
+    assert rows["good"].count("| 같음 ") == 6
+    assert (rows["loses"].count("| 같음 "), rows["loses"].count("| **다름** ")) == (2, 4)
+    assert "- `crashes`: 오류로 끝남: `exit status 1: out of luck: no GPU`" in text
+    picture = re.search(r"!\[.*?\]\((.*?)\)", text).group(1)
+    assert (project / picture).read_text().startswith("<?xml")
+    result = snakemake(project, "-c1", "audit.md", "--config", "language=en", configfile=project / "audit.yaml")
+    assert result.returncode == 0, result.stderr
+    english = (project / "audit.md").read_text()
+    assert "1 of 3 trainers passed all three gates" in english
+    assert "- `crashes`: crashed: `exit status 1: out of luck: no GPU`" in english
+    snakemake(project, "-c1", "audit.md", configfile=project / "audit.yaml")
+    assert (project / "audit.md").read_text() == text
+
+
+@pytest.mark.pipeline
+def test_only_what_depends_on_a_change_is_audited_again(project):
+    assert planned(project) == set()
+    changed = {"plot_audit", "render_audit"}
+    assert planned(project, "--config", "audit={trainers: {good: {packages: [numpy, torch]}}}") == {"good", *changed}
+    assert planned(project, "--config", "audit={trainers: {loses: {stops: {early: [5]}}}}") == {"loses", *changed}
+    assert planned(project, "--config", "audit={steps: 8}") == {"good", "loses", "crashes", *changed}
+    assert planned(project, "--config", "audit={timeout: 5, trainers: {loses: {expect: exact}}}") == set()
+    assert planned(project, "--config", "language=en") == {"render_audit"}
+    script = project / "my trainers" / "loses.py"
+    text = script.read_text()
+    script.write_text(text + "\n")
+    assert planned(project) == {"loses", *changed}
+    script.write_text(text)
+    assert not planned(project, target="report.md") & {"audit_tokens", "good", "loses", "crashes", *changed}
+
+
+@pytest.mark.pipeline
+def test_another_version_of_a_package_redoes_its_trainers(project):
+    versions = project / "workflow" / "rules" / "common.smk"
+    text = versions.read_text()
+    versions.write_text(text + '\n\ndef installed(package):\n    return "0" if package == "numpy" else "1"\n')
+    assert {"good", "loses", "crashes"} < planned(project)
+    versions.write_text(text)
+
+
+@pytest.mark.pipeline
+def test_check_audit_is_an_exit_status(project):
+    result = snakemake(project, "-c1", "check_audit", configfile=project / "audit.yaml")
+    assert result.returncode == 0, result.stderr
+    assert "pass  good: exact" in result.stdout
+    assert "      crashes: no verdict: crashed: exit status 1: out of luck: no GPU" in result.stdout
+    flags = ("--config", "audit={trainers: {loses: {expect: exact}}}")
+    result = snakemake(project, "-c1", "check_audit", *flags, configfile=project / "audit.yaml")
+    assert result.returncode == 1
+    assert "FAIL  loses: not exact: mid-epoch" in result.stdout
+
+
+@pytest.mark.pipeline
+def test_odd_names_are_names_and_nothing_else(project):
+    """Of a folder, a trainer, a case and a file."""
+    trainer = {"command": command("hurry"), "weights": "a 'b' $(touch x).safetensors", "expect": "exact", "stops": {"-n": [3]}}
+    config = yaml.safe_load((project / "audit.yaml").read_text())
+    config["audit"].update(only=["-v"], trainers={"-v": {**trainer, "fixed_by": "-v"}})
+    (project / "odd.yaml").write_text(yaml.safe_dump({**config, "outdir": "결과 $(touch x) 'o'"}))
+    result = snakemake(project, "-c1", "audit.md", "check_audit", configfile=project / "odd.yaml")
+    assert result.returncode == 0, result.stderr
+    assert "pass  -v: exact" in result.stdout
+    assert not (project / "x").exists()
+
+
+MODULE = """\
+configfile: "config.yaml"
+
+module exact_resume:
+    snakefile: {snakefile!r}
+    config: config["exact_resume"]
+
+use rule * from exact_resume as exact_resume_*
+
+rule all:
+    default_target: True
+    input: "results/audit/mine.json"
+"""
+
+
+@pytest.mark.pipeline
+def test_another_workflow_uses_the_audit_as_a_module(project, tmp_path):
+    (tmp_path / "Snakefile").write_text(MODULE.format(snakefile=str(project / "Snakefile")))
+    trainer = {"command": command(), "expect": "exact", "weights": "w.safetensors"}
+    audit = {"only": ["mine"], "steps": 20, "trainers": {"mine": trainer}}
+    config = {"exact_resume": {"data": {"train": "train.npy", "val": "val.npy"}, "audit": audit}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    for name in ("train", "val"):
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(1).integers(0, 256, 200).astype(np.uint8))
+    call = [sys.executable, "-m", "snakemake", "-c1"]
+    result = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "results" / "audit" / "mine.json").read_text())["outcome"] == "exact"
+    result = subprocess.run([*call, "exact_resume_check_audit"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "pass  mine: exact" in result.stdout
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("audit={trainers: {mine: {}}}", "error: config key audit.trainers.mine.command: missing"),
+        ("audit={trainers: {'a b': {command: x}}}", "error: config key audit.trainers.a b: name has characters other than letters"),
+        ("audit={trainers: {mine: {command: x, expects: exact}}}", "error: config key audit.trainers.mine.expects: unknown; wanted one of"),
+        (
+            "audit={trainers: {mine: {command: x, shell: maybe}}}",
+            "error: config key audit.trainers.mine.shell: found 'maybe'",
+        ),
+        ("audit={save_at: 0}", "error: config key audit.save_at: found 0, wanted at least 1"),
+    ],
+)
+def test_bad_trainer_in_the_config_is_refused_before_any_job(project, config, message):
+    result = snakemake(project, "-c1", "audit.md", "--config", config, configfile=project / "audit.yaml")
+    assert result.returncode == 1
+    assert next(line for line in result.stderr.splitlines() if line.startswith("error: ")).startswith(message)
+    assert "Traceback" not in result.stderr
