@@ -369,7 +369,7 @@ def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message)
     only = change.pop("only", [])
     section.update(only=only, trainers={"mine": {"command": "python mine.py", **change}})
     with pytest.raises(LabError) as refused:
-        audit_settings.check(section)
+        audit_settings.check(section, None)
     assert str(refused.value).startswith(message)
 
 
@@ -378,7 +378,7 @@ def test_snakemake_cant_watch_a_file_with_braces_in_its_name(tmp_path, monkeypat
     (tmp_path / "a{b}.py").write_text("")
     section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
     with pytest.raises(LabError, match=r"mine.command: found 'a\{b\}.py', wanted files without braces"):
-        audit_settings.check({**section, "trainers": {"mine": {"command": "python a{b}.py"}}})
+        audit_settings.check({**section, "trainers": {"mine": {"command": "python a{b}.py"}}}, None)
 
 
 def test_command_is_made_of_its_script_and_the_modules_beside_it(tmp_path, monkeypatch):

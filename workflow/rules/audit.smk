@@ -44,6 +44,7 @@ rule audit_trainer:
     params:
         command=lambda wildcards: TRAINERS[wildcards.trainer]["command"],
         shell=lambda wildcards: ["--shell"] if TRAINERS[wildcards.trainer]["shell"] else [],
+        skip=lambda wildcards: ["--skip", TRAINERS[wildcards.trainer]["skip"]] if TRAINERS[wildcards.trainer]["skip"] else [],
         steps=lambda wildcards: TRAINERS[wildcards.trainer]["steps"],
         stops=lambda wildcards: stop_flags(TRAINERS[wildcards.trainer]),
         save_at=lambda wildcards: TRAINERS[wildcards.trainer]["save_at"],
@@ -53,7 +54,7 @@ rule audit_trainer:
         cpu=[MACHINE["cpu"], MACHINE["simd"]],
         work=f"{OUT}audit/work/{{trainer}}",
     shell:
-        "python {input.code[0]:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} --tokens {input.tokens:q}"
+        "python {input.code[0]:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
         " --steps {params.steps} {params.stops:q} --save-at {params.save_at} --timeout {resources.process_timeout}"
         " --weights={params.weights:q} {params.packages:q} --work {params.work:q} --out {output.result:q} --times {output.times:q} 2> {log:q}"
 

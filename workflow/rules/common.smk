@@ -36,7 +36,7 @@ try:
     # A workflow that uses this one as a module gives just what it wants otherwise.
     config.update(with_numbers(completed(config), schema()))
     check(config)
-    audit_settings.check(config["audit"])
+    audit_settings.check(config["audit"], config["minimind"])
     for key in ("train", "val"):
         path = config["data"][key]
         if path is not None and not os.path.isfile(path):
@@ -53,7 +53,7 @@ VARIANTS = list(all_variants(config))
 STOPS = stops(config["training"])
 # A resource and no param: how often the progress is kept changes no bit of an output, so it makes none stale.
 SAVE_EVERY = config["training"]["save_every"]
-TRAINERS = audit_settings.trainers(config["audit"])
+TRAINERS = audit_settings.trainers(config["audit"], config["minimind"])
 AUDITED = audit_settings.audited(config["audit"])
 # With several stops the runs write one leg at a time, and what these leave is joined.
 LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"

@@ -19,6 +19,7 @@ def main():
     parser.add_argument("--name", required=True, help="what the trainer is called in the result")
     parser.add_argument("--command", required=True, help="how it is started; {scripts} stands for the folder of this script")
     parser.add_argument("--shell", action="store_true", help="give the command to the shell instead of splitting it")
+    parser.add_argument("--skip", metavar="WHY", help="start nothing; write a result that says why")
     parser.add_argument("--tokens", required=True, help="token file to train on")
     parser.add_argument("--steps", type=int, required=True, metavar="N", help="steps of a run")
     parser.add_argument(
@@ -40,14 +41,14 @@ def main():
     versions = {name: installed(name) for name in args.package}
     setup = {"steps": args.steps, "stops": dict(map(stop, args.stop)), "save_at": args.save_at}
     missing = [name for name, found in versions.items() if found is None]
-    if missing:
-        result, times = audit_result.make("skipped", f"not installed: {', '.join(missing)}", audit_result.untried()), {}
+    skip = args.skip or (f"not installed: {', '.join(missing)}" if missing else None)
+    if skip:
+        result, times = audit_result.make("skipped", skip, audit_result.untried()), {}
     else:
         started = {"command": args.command, "shell": args.shell, "tokens": args.tokens, "timeout": args.timeout, "weights": args.weights}
         running = audit.Audit(args.work, **started, **setup)
         result, times = running.run(), running.times()
-    # atomic: whether its save is whole or not at all when it is killed; not measured here.
-    result = {"name": args.name, "command": args.command, "versions": versions, **setup, **result, "atomic": None}
+    result = {"name": args.name, "command": args.command, "versions": versions, **setup, **result}
     atomic.write_text(args.times, json.dumps(times, indent=2) + "\n")
     atomic.write_text(args.out, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 

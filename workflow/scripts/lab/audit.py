@@ -10,10 +10,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import audit_result, comparison, diagnosis, trainer_command, trainer_process, weights_file
+from lab import atomicity, audit_result, comparison, diagnosis, trainer_command, trainer_process, weights_file
 from lab.audit_result import KILLED, Case
 from lab.errors import LabError
 from lab.listing import size
+
+# The system calls of a process that is followed.
+CALLS = "calls.txt"
 
 
 class Failed(Exception):
@@ -40,7 +43,7 @@ class Audit:
         trainer_process.end_leftovers(self.work)
         if self.work.exists():
             shutil.rmtree(self.work)
-        gates = audit_result.untried()
+        gates, atomic = audit_result.untried(), None
         status, error = "ok", None
         try:
             self.straight = self._uninterrupted("straight")
@@ -54,8 +57,10 @@ class Audit:
             gates["resume"][KILLED] = self._case(self._killed)
             status, error = gates["repeat"].status, gates["repeat"].error
             _hold_against_noise(gates)
+            if gates["save"].status == "ok" and shutil.which("strace"):
+                atomic = self._is_atomic()
         self._clean()
-        return audit_result.make(status, error, gates, self.checkpoint_bytes, self.weights_bytes)
+        return audit_result.make(status, error, gates, self.checkpoint_bytes, self.weights_bytes, atomic)
 
     def times(self):
         """Return the seconds of each process, of a save, and of the stops and resumes of each case, as a dict for JSON."""
@@ -95,16 +100,37 @@ class Audit:
         folder = self._process(f"{KILLED}-2", self.weights, "--resume", str(checkpoint))
         return self._left([folder])
 
+    def _is_atomic(self):
+        """Return whether the trainer's save is atomic, None when it doesn't end under strace as it does else."""
+        try:
+            folder = self._process("atomic", "checkpoint", "--stop-at", str(self.save_at), followed=True)
+        except Failed:
+            return None
+        finally:
+            # Strace makes it slower than the others.
+            del self.seconds["atomic"]
+        checkpoint = folder / "checkpoint"
+        found = atomicity.is_atomic(folder / CALLS, checkpoint) if checkpoint.exists() else None
+        _remove(checkpoint)
+        _remove(folder / CALLS)
+        return found
+
     def _save_flags(self, name):
         return ["--save-at", str(self.save_at), "--save-to", str(self.work / name / "checkpoint")]
 
-    def _process(self, name, out, *flags, kill_when=None):
-        """Run a process in a folder of its own and return that. Raises Failed unless it ended, or was killed, as it should."""
+    def _process(self, name, out, *flags, kill_when=None, followed=False):
+        """Run a process in a folder of its own and return that. Raises Failed unless it ended, or was killed, as it should.
+
+        With `followed` strace writes its system calls to a file in the folder.
+        """
         folder = self.work / name
         folder.mkdir(parents=True)
         files = {"--out": out, "--log": "losses.csv", "--trace": "trace.csv"}
         own = [*self.common, *(part for flag, file in files.items() for part in (flag, str(folder / file))), *flags]
-        ended = trainer_process.run(trainer_command.with_flags(self.command, own, self.shell), folder, self.timeout, kill_when)
+        command = trainer_command.with_flags(self.command, own, self.shell)
+        if followed:
+            command = atomicity.followed(["/bin/sh", "-c", command] if self.shell else command, folder / CALLS)
+        ended = trainer_process.run(command, folder, self.timeout, kill_when)
         self.seconds[name] = ended.seconds
         if kill_when and ended.status == "ok":
             raise Failed("not_tried", "the process ended before it could be killed")
@@ -209,7 +235,11 @@ def _hold_against_noise(gates):
 
 
 def _remove(path):
-    if path.is_dir():
-        shutil.rmtree(path)
+    """Remove a file, a folder, or a link together with what it leads to."""
+    target = path.resolve()
+    if path.is_symlink():
+        path.unlink()
+    if target.is_dir():
+        shutil.rmtree(target)
     else:
-        path.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)

@@ -31,12 +31,12 @@ def untried():
     return {"repeat": Case("not_tried"), "save": Case("not_tried"), "resume": {}}
 
 
-def make(status, error, gates, checkpoint_bytes=None, weights_bytes=None):
+def make(status, error, gates, checkpoint_bytes=None, weights_bytes=None, atomic=None):
     """Return the result as a dict for JSON.
 
-    `status` and `error` are of the uninterrupted runs, or skipped and why. `gates`: see `untried`. Keys besides these: `outcome`, which is
-    exact, inexact, not_repeatable, failed or skipped; `verdict`, a sentence; `ratio` of the sizes. The gate resume has `passed` and
-    `cases`.
+    `status` and `error` are of the uninterrupted runs, or skipped and why. `gates`: see `untried`. `atomic`: whether no kill can leave a
+    part of a checkpoint under its name; None when that can't be said. Keys besides these: `outcome`, which is exact, inexact,
+    not_repeatable, failed or skipped; `verdict`, a sentence; `ratio` of the sizes. The gate resume has `passed` and `cases`.
     """
     resume = gates["resume"]
     passed = {"repeat": gates["repeat"].passed, "save": gates["save"].passed}
@@ -54,6 +54,7 @@ def make(status, error, gates, checkpoint_bytes=None, weights_bytes=None):
         "checkpoint_bytes": checkpoint_bytes,
         "weights_bytes": weights_bytes,
         "ratio": checkpoint_bytes / weights_bytes if checkpoint_bytes and weights_bytes else None,
+        "atomic": atomic,
     }
     result["verdict"] = sentence(result)
     return result

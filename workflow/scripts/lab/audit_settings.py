@@ -1,5 +1,7 @@
 """The `audit` section of the config: the trainers, and what of it a trainer may have of its own."""
 
+import shlex
+
 from lab import trainer_command
 from lab.errors import LabError
 from lab.settings import check_ascending
@@ -9,12 +11,24 @@ RESERVED_CASES = ["repeat", "save", "killed"]
 # What a trainer has that doesn't say otherwise, and what it takes over from the section.
 DEFAULTS = {"packages": ["torch"], "expect": None, "weights": "weights.pth", "shell": False, "fixed_by": None}
 SHARED = ["steps", "stops", "save_at", "timeout"]
+# Stands in a command for the checkout of MiniMind that the config names.
+CHECKOUT = "{minimind}"
 
 
-def trainers(audit):
-    """Return the trainers of the section `audit` by name, each with all keys: what it doesn't say is the section's or the default."""
+def trainers(audit, minimind):
+    """Return the trainers of the section `audit` by name, each with all keys: what it doesn't say is the section's or the default.
+
+    `minimind` is a checkout of MiniMind, or None: then the trainers that need one have the key `skip`, which says so, and else None.
+    """
     shared = {key: audit[key] for key in SHARED}
-    return {name: {**DEFAULTS, **shared, **own} for name, own in audit["trainers"].items()}
+    found = {name: {**DEFAULTS, **shared, **own, "skip": None} for name, own in audit["trainers"].items()}
+    for trainer in found.values():
+        if CHECKOUT in trainer["command"]:
+            if minimind is None:
+                trainer["skip"] = "it needs a checkout of MiniMind: --config minimind=PATH"
+            else:
+                trainer["command"] = trainer["command"].replace(CHECKOUT, shlex.quote(minimind))
+    return found
 
 
 def audited(audit):
@@ -22,12 +36,15 @@ def audited(audit):
     return audit["only"] or list(audit["trainers"])
 
 
-def check(audit):
-    """Raise LabError, one line, unless each trainer of the section `audit`, which fits the schema, can be audited as it says."""
+def check(audit, minimind):
+    """Raise LabError, one line, unless each trainer of the section `audit`, which fits the schema, can be audited as it says.
+
+    `minimind`: see `trainers`.
+    """
     names = list(audit["trainers"])
     for name in audit["only"]:
         _check_known("audit.only", name, names)
-    for name, trainer in trainers(audit).items():
+    for name, trainer in trainers(audit, minimind).items():
         own = audit["trainers"][name]
         sections = {key: f"audit.trainers.{name}" if key in own else "audit" for key in SHARED}
         if not trainer["shell"]:
