@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,26 @@ def test_exact_trainer_passes_every_gate_without_a_trace(run, tmp_path):
     assert result["checkpoint_bytes"] / result["weights_bytes"] == result["ratio"]
     left = {path.name for path in (tmp_path / "work").rglob("*") if path.is_file()}
     assert left == {"output.log", "losses.csv"}, "weights and checkpoints don't stay"
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+@pytest.mark.parametrize(("do", "shell", "atomic"), [("", False, True), ("save in place", False, False), ("save in place", True, False)])
+def test_a_save_in_place_is_not_atomic(run, tmp_path, do, shell, atomic):
+    result = run(command(do), shell=shell)
+    assert result["outcome"] == "exact"
+    assert result["atomic"] is atomic
+    assert not list((tmp_path / "work").rglob("calls.txt"))
+
+
+def test_without_strace_nothing_is_said_of_the_save(run, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    result = run(command())
+    assert (result["outcome"], result["atomic"]) == ("exact", None)
+
+
+def test_checkpoint_may_be_a_link_to_where_the_trainer_put_it(run, tmp_path):
+    assert run(command("save a link"))["outcome"] == "exact"
+    assert {path.name for path in (tmp_path / "work").rglob("*") if path.is_file() or path.is_symlink()} == {"output.log", "losses.csv"}
 
 
 def test_lost_momentum_fails_just_the_resume_gate(run):
@@ -371,6 +392,29 @@ def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message)
     with pytest.raises(LabError) as refused:
         audit_settings.check(section, None)
     assert str(refused.value).startswith(message)
+
+
+def test_trainer_that_needs_a_checkout_is_skipped_without_one():
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    without = audit_settings.trainers(section, None)
+    assert {name for name, trainer in without.items() if trainer["skip"]} == {"minimind", "minimind-fixed"}
+    assert without["minimind"]["skip"] == "it needs a checkout of MiniMind: --config minimind=PATH"
+    given = audit_settings.trainers(section, "my checkouts/$(touch x)")
+    assert not any(trainer["skip"] for trainer in given.values())
+    assert trainer_command.split(given["minimind"]["command"])[-1] == "my checkouts/$(touch x)"
+
+
+def test_skipped_trainer_starts_nothing(verb, tmp_path):
+    assert verb("audit_trainer", *audit_flags(tmp_path, "crash", "--skip", "no checkout")).returncode == 0
+    result = json.loads((tmp_path / "mine.json").read_text())
+    assert (result["outcome"], result["error"], result["verdict"]) == ("skipped", "no checkout", "skipped: no checkout")
+    assert not (tmp_path / "work").exists()
+
+
+def test_every_trainer_that_is_not_exact_has_a_fixed_one_that_has_to_be():
+    trainers = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]["trainers"]
+    for name, trainer in trainers.items():
+        assert trainer.get("expect") == "exact" or trainers[trainer["fixed_by"]]["expect"] == "exact", name
 
 
 def test_snakemake_cant_watch_a_file_with_braces_in_its_name(tmp_path, monkeypatch):

@@ -21,9 +21,13 @@ args = parser.parse_args()
 
 
 def save(path, **arrays):
-    with open(f"{path}.tmp", "wb") as file:
+    if args.do == "save a link":
+        os.symlink(f"{path}.real", path)
+        path = f"{path}.real"
+    written = path if args.do == "save in place" else f"{path}.tmp"
+    with open(written, "wb") as file:
         np.savez(file, **arrays)
-    os.replace(f"{path}.tmp", path)
+    os.replace(written, path)
 
 
 if args.note:
