@@ -4,16 +4,29 @@ import re
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 from conftest import ROOT
 
 
-def test_conda_and_pip_pins_are_the_same():
-    pip = [line for line in (ROOT / "envs/requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
-    conda = yaml.safe_load((ROOT / "envs/conda.yaml").read_text())
-    assert conda["dependencies"][-1]["pip"] == pip
-    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", pin) for pin in pip)
+def pins(requirements):
+    """The pins of a requirements file and of those that it refers to, these first."""
+    lines = (ROOT / "envs" / requirements).read_text().splitlines()
+    referred = [pin for line in lines if line.startswith("-r ") for pin in pins(line[3:])]
+    return referred + [line for line in lines if line and not line.startswith(("#", "-r "))]
+
+
+@pytest.mark.parametrize(("conda", "pip"), [("conda.yaml", "requirements.txt"), ("conda-audit.yaml", "requirements-audit.txt")])
+def test_conda_and_pip_pins_are_the_same(conda, pip):
+    assert yaml.safe_load((ROOT / "envs" / conda).read_text())["dependencies"][-1]["pip"] == pins(pip)
+    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", pin) for pin in pins(pip))
+
+
+def test_one_package_has_one_pin_everywhere():
+    files = sorted(path.name for path in (ROOT / "envs").glob("requirements*.txt"))
+    found = {tuple(pin.split("==")) for file in files for pin in pins(file)}
+    assert len({name for name, _ in found}) == len(found)
 
 
 def edges(mermaid):

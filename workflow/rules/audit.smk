@@ -36,7 +36,7 @@ rule audit_trainer:
     wildcard_constraints:
         trainer="|".join(TRAINERS),
     conda:
-        "../../envs/conda.yaml"
+        "../../envs/conda-audit.yaml"
     threads: 1
     resources:
         # A resource and no param: a trainer that ends before it ends the same.
