@@ -352,7 +352,7 @@ def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, l
     """Also of a name that would end Markdown's code."""
     for number, action in enumerate(ACTIONS):
         found = {"verdict": "inputs", "step": 4, "as_step": 4, "culprits": [{"component": "optimizer", **action}], "unused": []}
-        found["notes"] = [{"kind": "repeated", "steps": [5, 6]}]
+        found.update(explained=["lr"], notes=[{"kind": "repeated", "steps": [5, 6]}])
         case = Case(passed=False, max_abs_diff=0.5, rel_l2=0.1, diagnosis={**found, "sentence": diagnosis.sentence(found)}, notes=["a `b`"])
         gates = {"repeat": Case(passed=True), "save": Case(passed=True), "resume": {"early": case, "killed": Case("not_tried")}}
         result = {"name": f"t{number}", "versions": {"torch": None}, "stops": {"early": [3]}, "atomic": False}

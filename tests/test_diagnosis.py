@@ -83,6 +83,10 @@ def test_action_is_what_the_cells_show(diagnose, changes, action, told):
 def test_batch_and_rate_are_explained_by_what_gives_them(diagnose):
     result = diagnose(line(4, counter="1", lr="1.0", batch=digest("d1")))
     assert result["culprits"] == [{"component": "counter", "action": "lost"}]
+    assert result["explained"] == ["lr", "batch"]
+    told = "differs from step 4: counter was lost (it is as before training); because of that lr and batch differ too; it ends before"
+    assert diagnosis.sentence(result).startswith(told)
+    assert diagnose(line(4, w=digest("w1"), batch=digest("d2")))["explained"] == []
 
 
 def test_batch_that_nothing_explains_is_named_itself(diagnose):

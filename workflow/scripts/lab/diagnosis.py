@@ -72,7 +72,8 @@ def diagnose(reference, legs):
     `reference` and each of `legs`, the traces of the run's processes in their order, are (path, rows) as `read` returns them. Keys:
     `verdict`, which is identical, inputs or computation; `first_step` and `last_step` of the run; `step` where it parts from the
     reference and `as_step`, the reference's step that it is held against there; `culprits`, each with `component`, `action`, and `by`
-    (steps) or `other` (a component) or `found` and `wanted` where they apply; `notes` on missing and repeated steps, each with `kind`
+    (steps) or `other` (a component) or `found` and `wanted` where they apply; `explained`, what of the batch and the learning rate
+    differs because a culprit does; `notes` on missing and repeated steps, each with `kind`
     and `steps`; `unused`, generators that differ but are never drawn from. Raises LabError when they are not traces of one configuration.
     """
     path, rows = reference
@@ -91,6 +92,7 @@ def diagnose(reference, legs):
         "step": None,
         "as_step": None,
         "culprits": [],
+        "explained": [],
         "notes": _notes(rows, other),
         "unused": unused,
     }
@@ -100,7 +102,8 @@ def diagnose(reference, legs):
         wanted = steps[row.step]
         if any(row.cells[name] != wanted[name] for name in _inputs(wanted, unused)):
             as_step = _counterpart(steps, row, unused)
-            result.update(verdict="inputs", step=row.step, as_step=as_step, culprits=_culprits(steps, row, as_step, unused))
+            culprits, explained = _culprits(steps, row, as_step, unused)
+            result.update(verdict="inputs", step=row.step, as_step=as_step, culprits=culprits, explained=explained)
             break
         outputs = [name for name in wanted if name == "loss" or name.endswith(".after")]
         if any(row.cells[name] != wanted[name] for name in outputs):
@@ -157,7 +160,9 @@ def _counterpart(steps, row, unused):
 
 
 def _culprits(steps, row, as_step, unused):
-    """Return the inputs that differ from the reference's at `as_step` and that no other one explains, each with what was done to it."""
+    """Return the inputs that differ from the reference's at `as_step` and that no other one explains, each with what was done to it, and
+    the names of those that another one explains.
+    """
     cells, wanted = row.cells, steps[as_step]
     differing = [name for name in _inputs(cells, unused) if cells[name] != wanted[name]]
     found = []
@@ -165,10 +170,9 @@ def _culprits(steps, row, as_step, unused):
         found.append({"component": COUNTER, **_moved(row.step, as_step)})
         # Whatever goes by the wrong number is wrong because of it.
         differing = [name for name in differing if cells[name] != steps[row.step][name]]
-    for name in differing:
-        if name not in GIVEN or not _is_explained(steps, cells, name, differing):
-            found.append({"component": name, **_action(steps, row, as_step, name)})
-    return found
+    explained = [name for name in differing if name in GIVEN and _is_explained(steps, cells, name, differing)]
+    found += [{"component": name, **_action(steps, row, as_step, name)} for name in differing if name not in explained]
+    return found, explained
 
 
 def _is_explained(steps, cells, name, differing):
@@ -242,6 +246,8 @@ def sentence(result):
         if result["as_step"] != result["step"]:
             at += f", which begins as the reference's step {result['as_step']}"
         parts = [f"differs from {at}: {told}"]
+        if result["explained"]:
+            parts.append(f"because of that {' and '.join(result['explained'])} differ{'s' if len(result['explained']) == 1 else ''} too")
     for note in result["notes"]:
         listed = ", ".join(map(str, note["steps"][:6])) + (", …" if len(note["steps"]) > 6 else "")
         plural = "s" if len(note["steps"]) > 1 else ""
