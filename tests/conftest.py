@@ -1,5 +1,6 @@
 """What the tests share: a tiny run, and the verbs and the pipeline called as a user calls them."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -66,12 +67,18 @@ def copy_project(target):
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is."""
-    project = copy_project(tmp_path_factory.mktemp("built"))
-    result = snakemake(project, "-c1", "report.md")
-    assert result.returncode == 0, result.stderr
-    (project / "stdout.txt").write_text(result.stdout)
+def built(tmp_path_factory, worker_id):
+    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is. The workers of one call share it."""
+    folder = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    project = folder / "built"
+    with open(folder / "built.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not project.exists():
+            building = copy_project(folder / "building")
+            result = snakemake(building, "-c1", "report.md")
+            assert result.returncode == 0, result.stderr
+            (building / "stdout.txt").write_text(result.stdout)
+            building.rename(project)
     return project
 
 

@@ -30,33 +30,34 @@ FULL = re.compile(r"error: \S+: can't be written: No space left on device|error:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--shares", type=float, nargs="+", default=[0.05, 0.5], help="sizes, as shares of what all files need (default: %(default)s)"
+        "--shares", type=float, nargs="+", default=[0.2], help="sizes, as shares of what all files need (default: %(default)s)"
     )
+    parser.add_argument("--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Path(folder, "undisturbed")
-        subprocess.run(pipeline_in(undisturbed), check=True, capture_output=True)
+        subprocess.run(pipeline_in(undisturbed, args.targets), check=True, capture_output=True)
         expected = artifacts(undisturbed / "results")
         needed = sum(path.stat().st_size for path in (undisturbed / "results").rglob("*") if path.is_file())
         for index, share in enumerate(args.shares):
-            faults = try_with(int(share * needed), Path(folder, str(index)), expected)
+            faults = try_with(int(share * needed), Path(folder, str(index)), args.targets, expected)
             print(f"{share:.2f} of {needed} bytes: {'; '.join(faults) or 'one clear line, nothing torn, the same bytes with room again'}")
             if faults:
                 sys.exit(1)
 
 
-def pipeline_in(folder):
+def pipeline_in(folder, targets):
     """Return the command of the tiny pipeline in `folder`."""
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-c2", "report.md", "-d", str(folder)]
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-c2", *targets, "-d", str(folder)]
     return [*command, "--configfile", str(ROOT / "tests" / "tiny.yaml"), "--config", "training={steps: 40, stop_at: 20}"]
 
 
-def try_with(size, folder, expected):
+def try_with(size, folder, targets, expected):
     """Run on a file system of `size` bytes, and again with room. Return what was wrong, a list of texts."""
     results = folder / "results"
     results.mkdir(parents=True)
     command = ["unshare", "--map-root-user", "--mount", "bash", "-c", SCRIPT, "bash", str(size), str(results), str(folder)]
-    subprocess.run([*command, *pipeline_in(folder)], check=True)
+    subprocess.run([*command, *pipeline_in(folder, targets)], check=True)
     said = (folder / "full.txt").read_text()
     wrong = []
     if (folder / "full.status").read_text().strip() == "0":

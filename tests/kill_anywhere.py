@@ -29,15 +29,16 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     parser.add_argument("--longest", type=float, default=8.0, help="a kill comes after at most so many seconds (default: %(default)s)")
     parser.add_argument("--signal", default="SIGKILL", choices=["SIGKILL", "SIGTERM", "SIGINT"], help="(default: %(default)s)")
+    parser.add_argument("--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     undisturbed, disturbed = folder / "undisturbed", folder / "disturbed"
-    start(undisturbed).wait()
+    start(undisturbed, args.targets).wait()
     expected = artifacts(undisturbed)
     kills, starts, torn = 0, 0, []
     moments = random.Random(args.seed)
     while True:
-        process = start(disturbed)
+        process = start(disturbed, args.targets)
         starts += 1
         moment = moments.uniform(0.0, args.longest) if kills < args.kills else None
         try:
@@ -63,10 +64,10 @@ def main():
     shutil.rmtree(folder)
 
 
-def start(folder):
+def start(folder, targets):
     """Start the tiny pipeline in `folder`, as the leader of a process group of its own."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "-c2", "report.md", "-d", folder]
+    command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "-c2", *targets, "-d", folder]
     with open(folder / "output.txt", "w") as output:
         configs = ["--configfile", ROOT / "tests" / "tiny.yaml", ROOT / "tests" / "kill_anywhere.yaml"]
         return subprocess.Popen([*command, *configs], stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from lab import token_file
 from lab.data import RandomCrops, load_tokens, make_batches
 from lab.errors import LabError
 
@@ -16,6 +17,14 @@ def test_targets_are_the_tokens_that_follow_the_inputs():
         first = inputs[row, 0].item()
         assert inputs[row].tolist() == list(range(first, first + 16))
         assert targets[row].tolist() == list(range(first + 1, first + 17))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "<u2", ">i4", "int64"])
+def test_token_file_is_the_one_that_numpy_writes(tmp_path, dtype):
+    tokens = np.arange(1000).astype(dtype)
+    np.save(tmp_path / "numpy.npy", tokens[:700])
+    token_file.save(tmp_path / "ours.npy", tokens[:700])
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
 
 
 def test_every_crop_can_be_drawn():

@@ -14,7 +14,7 @@ import yaml
 from conftest import ROOT, TINY_FILE, copy_project, failed_with_one_line
 from lab.locks import lift_stale_lock
 
-STEPS = 120
+STEPS = 70
 OUTPUTS = ("out.pth", "out.csv", "out.npz", "trace.csv")
 # Everything that a run can remember, so that all of it has to be in the progress.
 MODEL = {**yaml.safe_load(TINY_FILE.read_text())["model"], "dropout": 0.1}
@@ -194,6 +194,14 @@ def test_full_disk_is_one_line_and_tears_nothing(folder, expected):
     assert job.outputs() == expected
 
 
+def test_full_disk_is_named_when_tokens_are_written(tmp_path):
+    script = str(ROOT / "workflow" / "scripts" / "encode_corpus.py")
+    command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", sys.executable, script, "--train", "train.npy", "--val", "val.npy"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert failed_with_one_line(result) == "error: train.npy: can't be written: File too large"
+    assert not list(tmp_path.iterdir())
+
+
 def test_lock_is_lifted_only_when_nobody_lives_who_could_hold_it(tmp_path):
     """Another process that called the same is alive; then it is killed."""
     folder = tmp_path / ".snakemake"
@@ -215,6 +223,7 @@ def test_lock_is_lifted_only_when_nobody_lives_who_could_hold_it(tmp_path):
 @pytest.mark.pipeline
 def test_pipeline_that_is_killed_at_random_moments_makes_the_same_artifacts():
     command = [sys.executable, str(ROOT / "tests" / "kill_anywhere.py"), "--kills", "3", "--longest", "6"]
+    command += ["--targets", "results/optim.json", "results/resumed.pth", "results/noskip.pth"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "3 kills (SIGKILL)" in result.stdout
@@ -261,6 +270,7 @@ CAN_MOUNT = subprocess.run(["unshare", "--map-root-user", "--mount", "true"], ca
 @pytest.mark.pipeline
 @pytest.mark.skipif(not CAN_MOUNT, reason="this user may not mount a small file system")
 def test_pipeline_whose_disk_gets_full_goes_on_with_room():
-    result = subprocess.run([sys.executable, str(ROOT / "tests" / "full_disk.py")], capture_output=True, text=True, check=False)
+    command = [sys.executable, str(ROOT / "tests" / "full_disk.py"), "--targets", "results/optim.json", "results/fp16.json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "one clear line, nothing torn, the same bytes with room again" in result.stdout

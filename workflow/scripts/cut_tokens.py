@@ -5,8 +5,7 @@ import argparse
 import numpy as np
 
 import command_line
-from lab import data
-from lab.atomic import replacing
+from lab import data, token_file
 
 
 def main():
@@ -16,8 +15,7 @@ def main():
     parser.add_argument("--out", required=True, help="token file to write, of the same type")
     args = parser.parse_args()
     tokens = data.load_tokens(args.tokens, np.iinfo(np.int64).max, 1)
-    with replacing(args.out) as file:
-        np.save(file, tokens[: args.first])
+    token_file.save(args.out, tokens[: args.first])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import argparse
 import numpy as np
 
 import command_line
-from lab.atomic import replacing
+from lab import token_file
 from lab.corpus import corpus_files
 from lab.errors import LabError
 
@@ -25,8 +25,7 @@ def main():
         raise LabError(f"{args.corpus}: the corpus is empty, wanted text")
     cut = len(tokens) - round(len(tokens) * args.validation)
     for path, part in ((args.train, tokens[:cut]), (args.val, tokens[cut:])):
-        with replacing(path) as file:
-            np.save(file, part)
+        token_file.save(path, part)
 
 
 def utf8(path):
