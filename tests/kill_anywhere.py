@@ -1,7 +1,7 @@
 """Kill the pipeline's whole process group at random moments, start it again, until it is done; then compare with an undisturbed one.
 
-Every checkpoint that has its final name after a kill has to be whole, every artifact has to have the undisturbed one's bytes, and no
-temporary file and no progress may be left.
+After each kill every checkpoint that has its final name has to be whole, and in the end every artifact has to have the undisturbed one's
+bytes, and no temporary file and no progress may be left.
 """
 
 import argparse
@@ -33,7 +33,8 @@ def main():
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     undisturbed, disturbed = folder / "undisturbed", folder / "disturbed"
-    start(undisturbed, args.targets).wait()
+    if start(undisturbed, args.targets).wait():
+        sys.exit(f"the undisturbed pipeline failed:\n{(undisturbed / 'output.txt').read_text()}")
     expected = artifacts(undisturbed)
     kills, starts, torn = 0, 0, []
     moments = random.Random(args.seed)

@@ -72,6 +72,15 @@ def test_a_save_in_place_is_not_atomic(run, tmp_path, do, shell, atomic):
     assert not list((tmp_path / "work").rglob("calls.txt"))
 
 
+def test_link_out_of_the_work_folder_is_all_that_is_removed(run, tmp_path):
+    elsewhere = tmp_path / "store"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("precious")
+    assert run(command("save elsewhere", note=str(elsewhere)))["outcome"] == "exact"
+    assert (elsewhere / "mine").read_text() == "precious"
+    assert len(list(elsewhere.iterdir())) > 1, "the trainer's checkpoints lie there"
+
+
 def test_without_strace_nothing_is_said_of_the_save(run, monkeypatch):
     monkeypatch.setenv("PATH", "")
     result = run(command())
@@ -127,6 +136,10 @@ def test_trainer_without_weights_is_a_result_that_says_why(run, do, status, erro
 def test_program_that_isnt_there_is_a_result(run):
     result = run("no-such-program --x")
     assert (result["status"], result["error"]) == ("crashed", "no-such-program: can't be started: No such file or directory")
+
+
+def test_signal_without_a_name_is_a_result_too(run):
+    assert run(command("signal 40"))["error"] == "ended by signal 40"
 
 
 def test_hanging_trainer_is_ended_with_its_children(run, tmp_path):
@@ -377,6 +390,10 @@ def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, l
     [
         ({"only": ["mime"]}, "config key audit.only: found 'mime', wanted one of mine"),
         ({"command": "python 'x"}, 'config key audit.trainers.mine.command: found "python \'x": No closing quotation'),
+        (
+            {"weights": "checkpoint"},
+            "config key audit.trainers.mine.weights: found checkpoint, wanted a name other than checkpoint, losses.csv",
+        ),
         ({"command": " "}, "config key audit.trainers.mine.command: found ' ', wanted a command line"),
         ({"stops": {"killed": [3]}}, "config key audit.trainers.mine.stops: found killed, wanted a name other than repeat, save, killed"),
         ({"stops": {"early": [6, 3]}}, "config key audit.trainers.mine.stops.early: found 3, wanted a step in 7...29"),

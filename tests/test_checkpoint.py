@@ -110,8 +110,11 @@ def test_previous_checkpoint_is_kept_and_taken_when_the_new_one_is_damaged(tmp_p
     said = capsys.readouterr().err
     assert "rolling.pth: truncated" in said
     assert said.count("\n") == 1
-    path.unlink()
+    assert not path.exists(), "the next save would keep it in place of the whole one"
     assert checkpoint.load_newest(path) == {"step": 2}
+    checkpoint.save(path, {"step": 4}, keep_previous=True)
+    assert checkpoint.load(atomic.previous(path)) == {"step": 2}
+    path.unlink()
     atomic.previous(path).write_bytes(b"")
     with pytest.raises(LabError, match=r"rolling.pth.previous: truncated"):
         checkpoint.load_newest(path)

@@ -43,6 +43,11 @@ def test_the_schema_knows_just_the_sections_of_the_config():
         ("training.stop_at", 0, "config key training.stop_at: found 0, wanted a step in 1...59"),
         ("training.stop_at", 60, "config key training.stop_at: found 60, wanted a step in 1...59"),
         ("training.device", "tpu", "config key training.device: found 'tpu', wanted one of ['cpu', 'cuda']"),
+        (
+            "audit.trainers.lab.weights",
+            "../w.pth",
+            "config key audit.trainers.lab.weights: found '../w.pth', wanted a file's name, without /",
+        ),
         ("language", "fr", "config key language: found 'fr', wanted one of ['ko', 'en']"),
         ("outdir", "res{x}", "config key outdir: found 'res{x}', wanted a path without braces"),
         ("model.hidden_size", 100, "config key model.hidden_size: found 100, wanted a multiple of 2 x num_attention_heads (16)"),

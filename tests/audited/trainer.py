@@ -24,6 +24,10 @@ def save(path, **arrays):
     if args.do == "save a link":
         os.symlink(f"{path}.real", path)
         path = f"{path}.real"
+    if args.do == "save elsewhere":
+        real = os.path.join(args.note, os.path.relpath(path, "/").replace("/", "-"))
+        os.symlink(real, path)
+        path = real
     written = path if args.do == "save in place" else f"{path}.tmp"
     with open(written, "wb") as file:
         np.savez(file, **arrays)
@@ -32,6 +36,8 @@ def save(path, **arrays):
 
 if args.note:
     print(args.note)
+if args.do.startswith("signal"):
+    os.kill(os.getpid(), int(args.do.split()[1]))
 if args.do == "crash":
     sys.exit("out of luck: no GPU")
 if args.do == "hang":
@@ -52,12 +58,12 @@ for step in range(first, (args.stop_at or args.steps) + 1):
     losses.append(f"{step},{np.square(weights - target).mean():.6f}")
     momentum = np.float32(0.9) * momentum + (weights - target).astype(np.float32)
     weights = weights - np.float32(0.01) * momentum
-    if step == args.save_at:
+    if step == args.save_at and not (args.do == "hurry" and "killed" in args.out):
         save(args.save_to, weights=weights, momentum=momentum, step=step)
         if args.do == "touch when saving":
             weights += np.float32(1e-3)
         # Long enough to be killed.
-        time.sleep(0 if args.do == "hurry" else 0.6)
+        time.sleep(0.6)
 Path(args.log).write_text("\n".join([*losses, ""]))
 if args.do == "bad trace":
     Path(args.trace).write_text("nonsense\n1\n")

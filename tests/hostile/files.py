@@ -183,6 +183,13 @@ def flipped_bit_in_a_tensor(path, good, harm):
     path.write_bytes(content)
 
 
+def changed_moments(good, change):
+    """Return a good file's contents with `change` done to the optimizer's first moments."""
+    optimizer = good["optimizer"]
+    state = {index: {**values, "exp_avg": change(values["exp_avg"])} for index, values in optimizer["state"].items()}
+    return {**good, "optimizer": {**optimizer, "state": state}}
+
+
 def holding(name, change):
     """Register a whole file with good records that hold what no run could have saved."""
     FILES[name] = lambda path, good, harm: torch.save(change(good), path)
@@ -191,6 +198,9 @@ def holding(name, change):
 holding("no dict", lambda good: [1, 2, 3])
 holding("missing component", lambda good: {name: value for name, value in good.items() if name != "optimizer"})
 holding("extra component", lambda good: {**good, "scaler": {}})
+holding("weights in half precision", lambda good: {**good, "model": {name: tensor.half() for name, tensor in good["model"].items()}})
+holding("weights in double precision", lambda good: {**good, "model": {name: tensor.double() for name, tensor in good["model"].items()}})
+holding("moments in half precision", lambda good: changed_moments(good, torch.Tensor.half))
 holding("negative step", lambda good: {**good, "step": -3})
 holding("step as text", lambda good: {**good, "step": "3"})
 holding("step beyond the last", lambda good: {**good, "step": 10**9})

@@ -27,7 +27,7 @@ def replacing(path, keep_previous=False):
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         with io.BufferedWriter(_SyncedFile(_open_alone(temporary))) as file:
             try:
                 yield file
@@ -54,6 +54,14 @@ def previous(path):
     """Return the path where the file that `path` was before is kept."""
     path = Path(path)
     return path.with_name(path.name + ".previous")
+
+
+def _make_folder(folder):
+    """Make `folder` and those above it where they are missing, so that they outlast a power failure too."""
+    missing = [part for part in (folder, *folder.parents) if not part.exists()]
+    for part in reversed(missing):
+        part.mkdir(exist_ok=True)
+        _sync_folder(part.parent)
 
 
 def _keep(path):

@@ -34,7 +34,9 @@ def is_atomic(log, path):
         found = {name: changes for name, changes in tree.changes.items() if name == path or path in name.parents}
         if not states or found != states[-1]:
             states.append(found)
-    return all(state in ({}, states[-1]) for state in states)
+    # An older checkpoint that was removed before is not looked at.
+    begun = max(number for number, state in enumerate(states) if not state) if {} in states else 0
+    return all(state in ({}, states[-1]) for state in states[begun:])
 
 
 class Tree:

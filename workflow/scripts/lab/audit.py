@@ -13,7 +13,7 @@ from pathlib import Path
 from lab import atomicity, audit_result, comparison, diagnosis, trainer_command, trainer_process, weights_file
 from lab.audit_result import KILLED, Case
 from lab.errors import LabError
-from lab.listing import size
+from lab.listing import shape, size
 
 # The system calls of a process that is followed.
 CALLS = "calls.txt"
@@ -35,7 +35,7 @@ class Audit:
         self.command, self.shell, self.timeout, self.weights = command, shell, timeout, weights
         self.stops, self.save_at = stops, save_at
         self.common = ["--tokens", str(Path(tokens).absolute()), "--steps", str(steps)]
-        self.seconds, self.checkpoint_bytes, self.weights_bytes = {}, None, None
+        self.seconds, self.checkpoint_bytes, self.checkpoint_sizes, self.weights_bytes = {}, None, None, None
         self.straight = None
 
     def run(self):
@@ -81,6 +81,7 @@ class Audit:
         if not checkpoint.exists():
             raise Failed("no_checkpoint", f"there was nothing at --save-to after step {self.save_at}")
         self.checkpoint_bytes = size(checkpoint)
+        self.checkpoint_sizes = shape(checkpoint)
         return self._left([folder])
 
     def _stopped(self, name):
@@ -96,7 +97,7 @@ class Audit:
 
     def _killed(self):
         checkpoint = self.work / f"{KILLED}-1" / "checkpoint"
-        self._process(f"{KILLED}-1", self.weights, *self._save_flags(f"{KILLED}-1"), kill_when=checkpoint)
+        self._process(f"{KILLED}-1", self.weights, *self._save_flags(f"{KILLED}-1"), kill_when=(checkpoint, self.checkpoint_sizes))
         folder = self._process(f"{KILLED}-2", self.weights, "--resume", str(checkpoint))
         return self._left([folder])
 
@@ -181,7 +182,7 @@ class Audit:
         """Return what `read(left)` returns, or None and a note why it can't be read."""
         try:
             return read(left)
-        except LabError as error:
+        except (LabError, OSError) as error:
             case.notes.append(self._shown(error))
             return None
 
@@ -235,10 +236,12 @@ def _hold_against_noise(gates):
 
 
 def _remove(path):
-    """Remove a file, a folder, or a link together with what it leads to."""
-    target = path.resolve()
+    """Remove a file or a folder; of a link what it leads to, if that lies beside it or below, and else the link alone."""
+    target, beside = path.resolve(), path.parent.resolve()
     if path.is_symlink():
         path.unlink()
+        if not target.is_relative_to(beside):
+            return
     if target.is_dir():
         shutil.rmtree(target)
     else:

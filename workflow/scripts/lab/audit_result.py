@@ -80,7 +80,10 @@ def sentence(result):
     if outcome == "failed":
         return f"no verdict: {_failure(result)}"
     if outcome == "not_repeatable":
-        noise = result["gates"]["repeat"]["rel_l2"]
+        repeat = result["gates"]["repeat"]
+        noise = repeat["rel_l2"]
+        if not noise:
+            return f"not repeatable: the logged losses of two uninterrupted runs differ from step {repeat['first_differing_step']} on"
         return f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates are measured against that"
     if outcome == "exact":
         return "exact: stopped or not, it ends with the same bits"

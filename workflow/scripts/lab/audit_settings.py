@@ -8,6 +8,8 @@ from lab.settings import check_ascending
 
 # Cases that every audit has, beside those that the config calls stops.
 RESERVED_CASES = ["repeat", "save", "killed"]
+# What else stands in the folder of a trainer's process.
+RESERVED_FILES = ["checkpoint", "losses.csv", "trace.csv", "output.log", "running", "calls.txt"]
 # What a trainer has that doesn't say otherwise, and what it takes over from the section.
 DEFAULTS = {"packages": ["torch"], "expect": None, "weights": "weights.pth", "shell": False, "fixed_by": None}
 SHARED = ["steps", "stops", "save_at", "timeout"]
@@ -55,6 +57,9 @@ def check(audit, minimind):
         for path in trainer_command.named(trainer["command"]):
             if "{" in path or "}" in path:
                 raise LabError(f"config key audit.trainers.{name}.command: found {path!r}, wanted files without braces in their names")
+        if trainer["weights"] in RESERVED_FILES:
+            names = ", ".join(RESERVED_FILES)
+            raise LabError(f"config key audit.trainers.{name}.weights: found {trainer['weights']}, wanted a name other than {names}")
         for case, steps in trainer["stops"].items():
             if case in RESERVED_CASES:
                 raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")

@@ -6,6 +6,7 @@ import stat
 import struct
 import sys
 import zipfile
+from pathlib import Path
 
 import torch
 from isal import isal_zlib
@@ -78,15 +79,18 @@ def load(path, device="cpu"):
 def load_newest(path):
     """Return what `load` does of `path`, or where that is damaged or missing, of the checkpoint that was saved before it.
 
-    The damage is said on standard error in one line. Raises LabError when none is whole.
+    The damage is said on standard error in one line, and the damaged file removed, so that the next save doesn't keep it in place of the
+    whole one. Raises LabError when none is whole.
     """
     try:
         return load(path)
     except LabError as error:
         if not previous(path).exists():
             raise
+        value = load(previous(path))
         print(f"{error}; taking {previous(path)}, which was saved before it", file=sys.stderr)
-    return load(previous(path))
+    Path(path).unlink(missing_ok=True)
+    return value
 
 
 def verify(file, path):
@@ -147,27 +151,29 @@ def halved(state_dict):
 
 def load_weights(path, module):
     """Load the state_dict in `path` into `module`, half precision widened to the module's dtype. Raises LabError when it doesn't fit."""
-    fill(module, load(path), path)
+    fill(module, load(path), path, widened=True)
     return module
 
 
-def fill(module, state_dict, path):
-    """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming a tensor that is missing, extra or misshapen."""
+def fill(module, state_dict, path, widened=False):
+    """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming a tensor that is missing, extra, misshapen, or of another
+    dtype, unless it may be `widened`.
+    """
     if not isinstance(state_dict, dict):
         raise LabError(f"{path}: found {type(state_dict).__name__}, wanted the model's tensors by name")
     own = module.state_dict()
     for name in sorted(set(own) ^ set(state_dict), key=str):
         raise LabError(f"{path}: tensor {name} is {'missing' if name in own else 'unknown'}; wanted the tensors of the configured model")
     for name, tensor in state_dict.items():
-        wrong = fault(tensor, own[name].shape)
+        wrong = fault(tensor, own[name].shape, None if widened else own[name].dtype)
         if wrong:
             raise LabError(f"{path}: tensor {name}: {wrong} (another model?)")
     module.load_state_dict(state_dict)
 
 
-def fault(tensor, shape, finite=True):
+def fault(tensor, shape, dtype, finite=True):
     """Return what is wrong with `tensor`, read from a file, as text "found ..., wanted ...", or None when it is a dense tensor of
-    floating-point numbers of this shape, and, unless `finite` is false, of finite ones.
+    floating-point numbers of this shape and dtype (None: any), and, unless `finite` is false, of finite ones.
     """
     if not isinstance(tensor, torch.Tensor):
         return f"found {type(tensor).__name__}, wanted a tensor"
@@ -175,6 +181,8 @@ def fault(tensor, shape, finite=True):
         return f"found {tensor.dtype}, {tensor.layout}, on {tensor.device}, wanted a dense tensor of floating-point numbers"
     if tensor.shape != shape:
         return f"found shape {list(tensor.shape)}, wanted {list(shape)}"
+    if dtype not in (None, tensor.dtype):
+        return f"found {tensor.dtype}, wanted {dtype}"
     if finite and not bool(tensor.isfinite().all()):
         return "found values that are not finite, wanted finite numbers"
     return None

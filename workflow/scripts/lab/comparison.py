@@ -27,7 +27,7 @@ def distance(reference, weights):
     difference = torch.cat([(weights[name].double() - tensor.double()).flatten() for name, tensor in reference.items()]).numpy()
     whole = torch.cat([tensor.double().flatten() for tensor in reference.values()]).numpy()
     rel_l2 = np.sqrt(np.square(difference).sum() / max(np.square(whole).sum(), TINY))
-    return {"max_abs_diff": float(np.abs(difference).max()), "rel_l2": float(rel_l2)}
+    return {"max_abs_diff": float(np.abs(difference).max(initial=0.0)), "rel_l2": float(rel_l2)}
 
 
 def same_bits(reference, weights):

@@ -38,7 +38,10 @@ def read(path):
         raise LabError(f"{path}: no such trace") from error
     except (OSError, UnicodeDecodeError) as error:
         raise LabError(f"{path}: not a trace: {error}") from error
-    lines = list(csv.reader(text.splitlines()))
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise LabError(f"{path}: not a trace: {error}") from error
     if len(lines) < 2:
         raise LabError(f"{path}: empty, wanted a trace with at least one step")
     columns = lines[0]
@@ -48,6 +51,8 @@ def read(path):
     for needed in (COUNTER, "configuration", "loss"):
         if needed not in columns:
             raise LabError(f"{path}: no column {needed}, wanted a trace")
+    if columns[0] != COUNTER:
+        raise LabError(f"{path}: found {columns[0]} as its first column, wanted {COUNTER}")
     if len(set(columns)) < len(columns):
         raise LabError(f"{path}: found a column twice, wanted a trace")
     if not text.endswith("\n") or len(lines[-1]) != len(columns):

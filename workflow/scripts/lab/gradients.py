@@ -16,12 +16,12 @@ class Gradients:
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
 
     def load_state_dict(self, state):
-        """Put `state` in place of the gradients. Raises ValueError when it has gradients of other names or shapes."""
+        """Put `state` in place of the gradients. Raises ValueError when it has gradients of other names, shapes or dtypes."""
         for name, gradient in state.items():
             if name not in self.parameters:
                 raise ValueError(f"gradient of {name}: unknown, wanted this model's parameters")
             # It may have overflowed, which the scaler finds at the update.
-            wrong = fault(gradient, self.parameters[name].shape, finite=False)
+            wrong = fault(gradient, self.parameters[name].shape, self.parameters[name].dtype, finite=False)
             if wrong:
                 raise ValueError(f"gradient of {name}: {wrong}")
         for name, parameter in self.parameters.items():

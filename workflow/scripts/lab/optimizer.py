@@ -24,11 +24,17 @@ class AdamW(torch.optim.AdamW):
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def load_state_dict(self, state_dict):
-        """Load `state_dict`. Raises ValueError unless its tensors are finite numbers of the parameters' shapes: torch doesn't check."""
+        """Load `state_dict`. Raises ValueError unless its tensors are finite numbers, of single precision, of the parameters' shapes: torch
+        doesn't check shapes, and widens what is not.
+        """
+        for index, values in state_dict["state"].items():
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor) and value.dtype != torch.float32:
+                    raise ValueError(f"{name} of parameter {index}: found {value.dtype}, wanted torch.float32")
         unwrap(Optimizer.load_state_dict)(self, state_dict)
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
                 for name, value in self.state[parameter].items():
-                    wrong = fault(value, () if name == "step" else parameter.shape)
+                    wrong = fault(value, () if name == "step" else parameter.shape, torch.float32)
                     if wrong:
                         raise ValueError(f"{name} of parameter {index}: {wrong}")

@@ -24,7 +24,7 @@ RENAMING = {"rename", "renameat", "renameat2"}
 LINKING = {"link", "linkat"}
 UNLINKING = {"unlink", "unlinkat"}
 # Calls that change nothing that a power failure could undo.
-HARMLESS = {"close", "stat", "fstat", "newfstatat", "statx", "lseek", "flock", "mkdir", "mkdirat", "fcntl", "ioctl", "access", "faccessat2"}
+HARMLESS = {"close", "stat", "fstat", "newfstatat", "statx", "lseek", "flock", "fcntl", "ioctl", "access", "faccessat2"}
 TRUNCATING = {"ftruncate"}
 KNOWN = OPENING | WRITING | SYNCING | RENAMING | LINKING | UNLINKING | TRUNCATING | HARMLESS
 
@@ -100,10 +100,10 @@ class Folder:
 
     def apply(self, call):
         """Do what the call did. Raises LabError for one that the rules don't know."""
-        if call.name not in KNOWN:
-            raise LabError(f"system call {call.name}({call.arguments}): unknown to the rules of power loss")
         if call.result < 0 or call.name in HARMLESS:
             return
+        if call.name not in KNOWN:
+            raise LabError(f"system call {call.name}({call.arguments}): unknown to the rules of power loss")
         if call.name in OPENING:
             self._open(Path(call.texts[0]).name, call.arguments)
         elif call.name in RENAMING | LINKING | UNLINKING:

@@ -165,7 +165,7 @@ def _one_line(error):
     if "propertyNames" in error.absolute_schema_path:
         return f"config key {key}.{error.instance}: name has characters other than letters, digits, - and _"
     if error.validator == "pattern":
-        return f"config key {key}: found {error.instance!r}, wanted a path without braces"
+        return f"config key {key}: found {error.instance!r}, wanted {error.schema['description']}"
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted

@@ -10,14 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.listing import listing
+from lab.errors import LabError
+from lab.listing import shape
 
 LOG = "output.log"
 # Its process group's number; a process that lives holds a lock on the file.
 RUNNING = "running"
 # Seconds between two looks at a process, and for which a checkpoint has to stay as it is to count as written.
-LOOK_EVERY = 0.02
+LOOK_EVERY = 0.01
 SETTLED = 0.2
+# Seconds that the processes of an audit that was killed are given to end.
+GRACE = 10
 # An error is told by the end of this many bytes of what the process printed, in a line of at most so many characters.
 TAIL = 65536
 LONGEST = 300
@@ -36,8 +39,8 @@ def run(command, folder, timeout, kill_when=None):
     """Run `command`, a list of arguments or a text for the shell, and return how it Ended.
 
     What it prints goes to output.log in `folder`. After `timeout` seconds it is killed, with its whole process group. If `kill_when` is
-    given, a path, that is done as soon as there is something that no longer changes. Whatever happens, nothing of the group outlives
-    this call.
+    given, a path and the sizes of what is expected there (see `listing.shape`; None when they aren't known), that is done as soon as it is
+    there in these sizes, or something else that has stopped changing. Whatever happens, nothing of the group outlives this call.
     """
     folder = Path(folder)
     started = time.monotonic()
@@ -61,6 +64,7 @@ def run(command, folder, timeout, kill_when=None):
         finally:
             _kill_group(process.pid)
             process.wait()
+            _wait_for_group(process.pid)
             (folder / RUNNING).unlink()
     seconds = time.monotonic() - started
     if status == "crashed":
@@ -79,7 +83,19 @@ def end_leftovers(folder):
                 group = running.read().strip()
                 if group:
                     _kill_group(int(group))
-                fcntl.flock(running, fcntl.LOCK_EX)
+                _wait_for(running, path)
+
+
+def _wait_for(running, path):
+    """Wait until nobody holds a lock on the open file `running`. Raises LabError when somebody doesn't let go of it."""
+    deadline = time.monotonic() + GRACE
+    while True:
+        try:
+            return fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise LabError(f"{path}: a process that an audit started before still holds it, wanted none; end it") from None
+            time.sleep(LOOK_EVERY)
 
 
 def last_line(log):
@@ -101,7 +117,10 @@ def _watch(process, deadline, kill_when):
         if now > deadline:
             return "timed_out"
         if kill_when:
-            found = listing(kill_when)
+            path, expected = kill_when
+            found = shape(path)
+            if found and found == expected:
+                return "killed"
             if found != seen:
                 seen, since = found, now
             elif found and now - since >= SETTLED:
@@ -113,5 +132,18 @@ def _kill_group(number):
         os.killpg(number, signal.SIGKILL)
 
 
+def _wait_for_group(number):
+    """Wait until the killed process group has no members any more; one that the system can't end yet isn't waited for longer than that."""
+    deadline = time.monotonic() + GRACE
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(number, 0)
+            time.sleep(LOOK_EVERY)
+
+
 def _told(returncode):
-    return f"ended by {signal.Signals(-returncode).name}" if returncode < 0 else f"exit status {returncode}"
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    # Real-time signals have no names but the first and the last.
+    names = {signal.value: signal.name for signal in signal.Signals}
+    return f"ended by {names.get(-returncode, f'signal {-returncode}')}"

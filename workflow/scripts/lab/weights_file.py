@@ -27,9 +27,9 @@ def read(path):
     if not weights:
         raise LabError(f"{path}: found no tensors, wanted the model's")
     for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) or not isinstance(name, str):
             raise LabError(f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
             raise LabError(f"{path}: tensor {name}: found {tensor.layout}, {tensor.dtype}, on {tensor.device}, wanted a dense tensor")
         # Types of one byte are widened, since not all of them know isfinite.
         if not bool((tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all()):

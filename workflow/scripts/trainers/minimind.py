@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -43,18 +42,21 @@ class Watch:
             self.number = self.program["start_epoch"] * task.BATCHES + self.program["start_step"]
         self.number += 1
         self.record.before_batch(self.number, inputs[0])
+        step, waiting = divmod(self.number, task.ACCUMULATION)
+        path = None if waiting else contract.checkpoint_path(self.args, step)
+        if path:
+            # The script saves more often than it is asked to. A link shows this one from its first moment on.
+            Path(RESUME_FILE).unlink(missing_ok=True)
+            path.symlink_to(Path(RESUME_FILE).resolve())
 
     def after_forward(self, module, inputs, output):
         if module is self.program.get("model"):
             self.loss = output.loss.item()
 
     def end_batch(self):
+        """Take down the batch before, and end where it is the last one."""
         self.record.after_batch(self.loss)
-        step, waiting = divmod(self.number, task.ACCUMULATION)
-        path = None if waiting else contract.checkpoint_path(self.args, step)
-        if path:
-            os.replace(RESUME_FILE, path)
-        if step == self.args.stop_at:
+        if self.number == (self.args.stop_at or 0) * task.ACCUMULATION:
             raise Stop
 
 
@@ -73,13 +75,13 @@ def main():
             setattr(args, name, value.resolve())
 
     task.seed()
-    with tempfile.TemporaryDirectory(dir=args.out.parent) as folder:
-        make_folder(Path(folder), args)
-        os.chdir(Path(folder, "trainer"))
-        # Where the cache of its datasets goes.
-        os.environ["HF_HOME"] = folder
-        with contextlib.suppress(Stop):
-            run_script(args)
+    folder = args.out.with_name(f"{args.out.name}.minimind")
+    make_folder(folder, args)
+    os.chdir(folder / "trainer")
+    # Where the cache of its datasets goes.
+    os.environ["HF_HOME"] = str(folder)
+    with contextlib.suppress(Stop):
+        run_script(args)
 
 
 def make_folder(folder, args):
