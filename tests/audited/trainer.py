@@ -22,8 +22,9 @@ args = parser.parse_args()
 
 def save(path, **arrays):
     if args.do == "save a link":
-        os.symlink(f"{path}.real", path)
-        path = f"{path}.real"
+        os.makedirs(f"{path}.real")
+        os.symlink(f"{path}.real/mine", path)
+        path = f"{path}.real/mine"
     if args.do == "save elsewhere":
         real = os.path.join(args.note, os.path.relpath(path, "/").replace("/", "-"))
         os.symlink(real, path)

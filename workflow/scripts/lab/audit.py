@@ -173,10 +173,10 @@ class Audit:
         return case
 
     def _clean(self):
-        """Remove what was compared, or can't be: it is large, and what is compared with is in memory."""
-        for folder in self.work.iterdir():
-            for name in (self.weights, "checkpoint"):
-                _remove(folder / name)
+        """Remove weights and checkpoints, and what trainers put beside them under longer names: they are large, and no longer needed."""
+        for path in sorted(self.work.glob("*/*")):
+            if path.name.startswith((self.weights, "checkpoint")):
+                _remove(path)
 
     def _noting(self, case, read, left):
         """Return what `read(left)` returns, or None and a note why it can't be read."""
