@@ -54,7 +54,7 @@ rule audit_trainer:
         cpu=[MACHINE["cpu"], MACHINE["simd"]],
         # Without it nothing is said of the save.
         strace=bool(shutil.which("strace")),
-        work=f"{OUT}audit/work/{{trainer}}",
+        work=f"{OUT}audit/processes/{{trainer}}",
     shell:
         "python {input.code[0]:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
         " --steps {params.steps} {params.stops:q} --save-at {params.save_at} --timeout {resources.process_timeout}"

@@ -35,7 +35,7 @@ def is_atomic(log, path):
         if not states or found != states[-1]:
             states.append(found)
     # An older checkpoint that was removed before is not looked at.
-    begun = max(number for number, state in enumerate(states) if not state) if {} in states else 0
+    begun = max((number for number, state in enumerate(states) if not state), default=0)
     return all(state in ({}, states[-1]) for state in states[begun:])
 
 

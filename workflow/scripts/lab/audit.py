@@ -14,9 +14,7 @@ from lab import atomicity, audit_result, comparison, diagnosis, trainer_command,
 from lab.audit_result import KILLED, Case
 from lab.errors import LabError
 from lab.listing import shape, size
-
-# The system calls of a process that is followed.
-CALLS = "calls.txt"
+from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, TRACE
 
 
 class Failed(Exception):
@@ -77,7 +75,7 @@ class Audit:
 
     def _saving(self):
         folder = self._process("save", self.weights, *self._save_flags("save"))
-        checkpoint = folder / "checkpoint"
+        checkpoint = folder / CHECKPOINT
         if not checkpoint.exists():
             raise Failed("no_checkpoint", f"there was nothing at --save-to after step {self.save_at}")
         self.checkpoint_bytes = size(checkpoint)
@@ -87,8 +85,8 @@ class Audit:
     def _stopped(self, name):
         folders, resume = [], []
         for number, stop in enumerate(self.stops[name], 1):
-            folders.append(self._process(f"{name}-{number}", "checkpoint", *resume, "--stop-at", str(stop)))
-            checkpoint = folders[-1] / "checkpoint"
+            folders.append(self._process(f"{name}-{number}", CHECKPOINT, *resume, "--stop-at", str(stop)))
+            checkpoint = folders[-1] / CHECKPOINT
             if not checkpoint.exists():
                 raise Failed("no_checkpoint", f"there was nothing at --out after --stop-at {stop}")
             resume = ["--resume", str(checkpoint)]
@@ -96,7 +94,7 @@ class Audit:
         return self._left(folders)
 
     def _killed(self):
-        checkpoint = self.work / f"{KILLED}-1" / "checkpoint"
+        checkpoint = self.work / f"{KILLED}-1" / CHECKPOINT
         self._process(f"{KILLED}-1", self.weights, *self._save_flags(f"{KILLED}-1"), kill_when=(checkpoint, self.checkpoint_sizes))
         folder = self._process(f"{KILLED}-2", self.weights, "--resume", str(checkpoint))
         return self._left([folder])
@@ -104,20 +102,19 @@ class Audit:
     def _is_atomic(self):
         """Return whether the trainer's save is atomic, None when it doesn't end under strace as it does else."""
         try:
-            folder = self._process("atomic", "checkpoint", "--stop-at", str(self.save_at), followed=True)
+            folder = self._process("atomic", CHECKPOINT, "--stop-at", str(self.save_at), followed=True)
         except Failed:
             return None
         finally:
             # Strace makes it slower than the others.
             del self.seconds["atomic"]
-        checkpoint = folder / "checkpoint"
+        checkpoint = folder / CHECKPOINT
         found = atomicity.is_atomic(folder / CALLS, checkpoint) if checkpoint.exists() else None
-        _remove(checkpoint)
-        _remove(folder / CALLS)
+        (folder / CALLS).unlink()
         return found
 
     def _save_flags(self, name):
-        return ["--save-at", str(self.save_at), "--save-to", str(self.work / name / "checkpoint")]
+        return ["--save-at", str(self.save_at), "--save-to", str(self.work / name / CHECKPOINT)]
 
     def _process(self, name, out, *flags, kill_when=None, followed=False):
         """Run a process in a folder of its own and return that. Raises Failed unless it ended, or was killed, as it should.
@@ -126,7 +123,7 @@ class Audit:
         """
         folder = self.work / name
         folder.mkdir(parents=True)
-        files = {"--out": out, "--log": "losses.csv", "--trace": "trace.csv"}
+        files = {"--out": out, "--log": LOSSES, "--trace": TRACE}
         own = [*self.common, *(part for flag, file in files.items() for part in (flag, str(folder / file))), *flags]
         command = trainer_command.with_flags(self.command, own, self.shell)
         if followed:
@@ -175,7 +172,7 @@ class Audit:
     def _clean(self):
         """Remove weights and checkpoints, and what trainers put beside them under longer names: they are large, and no longer needed."""
         for path in sorted(self.work.glob("*/*")):
-            if path.name.startswith((self.weights, "checkpoint")):
+            if path.name not in (LOG, LOSSES, TRACE) and path.name.startswith((self.weights, CHECKPOINT)):
                 _remove(path)
 
     def _noting(self, case, read, left):
@@ -191,7 +188,7 @@ class Audit:
 
     def _diagnosis(self, left):
         """Return what the traces tell; None if the trainer writes none."""
-        reference, *legs = (folder / "trace.csv" for folder in [*self.straight.folders, *left.folders])
+        reference, *legs = (folder / TRACE for folder in [*self.straight.folders, *left.folders])
         if not reference.exists():
             return None
         found = diagnosis.diagnose((reference, diagnosis.read(reference)), [(path, diagnosis.read(path)) for path in legs])
@@ -211,7 +208,7 @@ class Left:
 
     def losses(self):
         """Return the losses, as text, by step, as far as they were written. Raises LabError when they can't be read."""
-        return {step: loss for folder in self.folders for step, loss in _read_losses(folder / "losses.csv").items()}
+        return {step: loss for folder in self.folders for step, loss in _read_losses(folder / LOSSES).items()}
 
 
 def _read_losses(path):

@@ -3,13 +3,15 @@
 import shlex
 
 from lab import trainer_command
+from lab.audit_result import KILLED
 from lab.errors import LabError
 from lab.settings import check_ascending
+from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, RUNNING, TRACE
 
 # Cases that every audit has, beside those that the config calls stops.
-RESERVED_CASES = ["repeat", "save", "killed"]
+RESERVED_CASES = ["repeat", "save", KILLED]
 # What else stands in the folder of a trainer's process.
-RESERVED_FILES = ["checkpoint", "losses.csv", "trace.csv", "output.log", "running", "calls.txt"]
+RESERVED_FILES = [CHECKPOINT, LOSSES, TRACE, LOG, RUNNING, CALLS]
 # What a trainer has that doesn't say otherwise, and what it takes over from the section.
 DEFAULTS = {"packages": ["torch"], "expect": None, "weights": "weights.pth", "shell": False, "fixed_by": None}
 SHARED = ["steps", "stops", "save_at", "timeout"]

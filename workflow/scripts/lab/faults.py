@@ -7,6 +7,7 @@ import random
 import tempfile
 import zipfile
 from dataclasses import asdict, dataclass
+from itertools import count as count_from
 from pathlib import Path
 
 import torch
@@ -51,6 +52,7 @@ class Bench:
         self.saver, self.folder = saver, Path(folder)
         self.path = self.folder / NAME
         self.old, self.new = value_of(1), value_of(2)
+        self.known = {"old": shape_of(self.old), "new": shape_of(self.new)}
 
     def begin(self):
         """Let the folder hold the old checkpoint, saved twice, since a saver may keep the one before."""
@@ -71,7 +73,7 @@ class Bench:
     def paths(self):
         """Return what a save makes system calls on: the folder and whatever stands in it before or after."""
         self.begin()
-        self.saver.save(self.path, self.new)
+        self.save()
         names = [*self.files(), f"{NAME}.tmp"]
         return [self.folder, *(self.folder / name for name in names)]
 
@@ -86,7 +88,7 @@ class Bench:
         except Exception:
             return "refused"
         seen = shape_of(value)
-        return next((name for name, wanted in (("old", self.old), ("new", self.new)) if seen == shape_of(wanted)), "other")
+        return next((name for name, wanted in self.known.items() if seen == wanted), "other")
 
 
 def value_of(step):
@@ -127,13 +129,11 @@ def kills(bench, paths, calls):
     """Kill the save before each of its system calls, until none is left."""
     cell = Cell()
     for name in sorted({call.name for call in calls}):
-        number = 1
-        while True:
+        for number in count_from(1):
             bench.begin()
             if not system_calls.kill_at(bench.save, paths, name, number):
                 break
             cell.add({"call": name, "number": number}, bench.loaded())
-            number += 1
     return cell
 
 
@@ -142,14 +142,12 @@ def errors(bench, paths, calls):
     cell = Cell()
     for name in sorted({call.name for call in calls} & FAILING):
         for error in ERRORS:
-            number = 1
-            while True:
+            for number in count_from(1):
                 bench.begin()
                 fired, status = system_calls.fail_at(bench.save, paths, name, number, error)
                 if not fired:
                     break
                 cell.add({"error": error, "call": name, "number": number}, bench.loaded(), claimed=status == 0)
-                number += 1
     return cell
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from lab.errors import LabError
 from lab.listing import shape
 
-LOG = "output.log"
+# What is in the folder of a process: what it printed, its losses and trace, its checkpoint, its system calls if it is followed.
+LOG, LOSSES, TRACE, CHECKPOINT, CALLS = "output.log", "losses.csv", "trace.csv", "checkpoint", "calls.txt"
 # Its process group's number; a process that lives holds a lock on the file.
 RUNNING = "running"
 # Seconds between two looks at a process, and for which a checkpoint has to stay as it is to count as written.
