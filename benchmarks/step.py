@@ -4,6 +4,7 @@ Both are trained by the same loop on the same batches, in turns, so that a machi
 tokens per second (ours / theirs), and the share of the core's own matrix-product rate that our step reaches.
 """
 
+import gc
 import statistics
 import sys
 import time
@@ -56,6 +57,7 @@ def main():
     lr, weight_decay = chosen["training"]["lr"], chosen["training"]["weight_decay"]
     theirs.optimizer = torch.optim.AdamW(theirs.model.parameters(), lr=lr, weight_decay=weight_decay)
 
+    gc.freeze()  # as train.py does
     times = {"ours": [], "theirs": []}
     for round_ in range(ROUNDS + 1):
         for name, run in (("ours", ours), ("theirs", theirs)):

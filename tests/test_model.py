@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from lab import settings
-from lab.model import Decoder, Normalisation, Rotation, rotary_table
+from lab.model import Decoder, Gating, Normalisation, Projections, Rotation, rotary_table
 
 
 def transformers_model(chosen):
@@ -77,6 +77,26 @@ def test_backward_passes_of_our_own_are_the_derivatives():
     cos, sin = (table.double() for table in rotary_table(4, 8, 1e6))
     assert torch.autograd.gradcheck(lambda x, weight: Normalisation.apply(x, weight, 1e-6), (x, weight))
     assert torch.autograd.gradcheck(lambda x: Rotation.apply(x, cos, sin), (x,))
+    assert torch.autograd.gradcheck(Gating.apply, (x, torch.randn_like(x, requires_grad=True)))
+    weights = [torch.randn(size, 8, dtype=torch.float64, requires_grad=True) for size in (5, 3, 3)]
+    assert torch.autograd.gradcheck(Projections.apply, (x, *weights))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_under_autocast_are_near_those_of_single_precision(pair, dtype):
+    """And of single precision themselves, as the parameters are."""
+    model, tokens = pair[0], torch.randint(0, 256, (2, 64))
+    gradients = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            logits = model(tokens)
+        logits.float().square().mean().backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    full, narrow = gradients
+    for name, gradient in narrow.items():
+        assert gradient.dtype == torch.float32
+        assert (gradient - full[name]).norm() < 0.03 * full[name].norm(), name
 
 
 def test_the_head_shares_the_embedding(pair):

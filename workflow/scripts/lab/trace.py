@@ -38,10 +38,11 @@ import xxhash
 
 PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 PLAIN = (type(None), bool, int, float, complex, str)
+LEAVES = (torch.Tensor, np.ndarray, np.generic, bytes, *PLAIN)
 NOT_IN_NUMPY = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
 # This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
 GLANCE = 64
-GROUP = 65536
+GROUP = 262144
 
 
 class Trace:
@@ -178,11 +179,15 @@ def leaves(value):
 
     Raises TypeError for an object without state_dict() that is none of those.
     """
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic, bytes, *PLAIN)):
+    if isinstance(value, LEAVES):
         yield value
     elif isinstance(value, Mapping):
         for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
-            yield from leaves(value[key])
+            # Most are, and a generator for each takes longer than this.
+            if isinstance(value[key], LEAVES):
+                yield value[key]
+            else:
+                yield from leaves(value[key])
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
@@ -203,37 +208,51 @@ def leaves(value):
 
 
 def _tensor_columns(name, value):
-    found = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves(value)]
-    digests = [_leaf_digest(leaf) for leaf in found]
-    rounded = {f"{name}.{precision}": rounding for precision, rounding in _roundings(found, digests).items()}
+    digests, without_values, roundings = [], [], _Roundings()
+    for leaf in leaves(value):
+        digests.append(_leaf_digest(leaf))
+        # A scalar, such as a step count, is not rounded.
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dim() > 0:
+            # Right after its digest, while its values lie in the processor's cache.
+            roundings.add(leaf.detach())
+            without_values.append(_header("float", leaf.shape))
+        else:
+            without_values.append(digests[-1])
+    rounded = {f"{name}.{precision}": rounding for precision, rounding in roundings.digests(without_values).items()}
     return {name: _joined(digests), **rounded, f"{name}.unordered": _joined(sorted(digests))}
 
 
-def _roundings(found, digests):
-    """Return the digests of the leaves with every float tensor but scalars, such as step counts, rounded, by precision."""
-    rounded = [isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dim() > 0 for leaf in found]
-    hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
-    exact = dict.fromkeys(PRECISIONS, True)
-    for values in _flat_groups([leaf for leaf, is_rounded in zip(found, rounded) if is_rounded]):
+class _Roundings:
+    """Digests of tensors' values, rounded to each precision. Tensors are gathered to about GROUP values: many small conversions cost
+    more than few.
+    """
+
+    def __init__(self):
+        self.hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
+        self.exact = dict.fromkeys(PRECISIONS, True)
+        self.group, self.size = [], 0
+
+    def add(self, tensor):
+        group = self.group
+        if group and (self.size + tensor.numel() > GROUP or tensor.dtype != group[0].dtype or tensor.device != group[0].device):
+            self._round_group()
+        self.group.append(tensor.flatten())
+        self.size += tensor.numel()
+
+    def _round_group(self):
+        values = torch.cat(self.group) if len(self.group) > 1 else self.group[0]
+        self.group, self.size = [], 0
         for precision, dtype in PRECISIONS.items():
             narrow = values.to(dtype)
-            exact[precision] = exact[precision] and _equal(narrow[:GLANCE], values[:GLANCE]) and _equal(narrow, values)
-            hashers[precision].update(_buffer(narrow))
-    shapes = [_header("float", leaf.shape) if is_rounded else own for leaf, own, is_rounded in zip(found, digests, rounded)]
-    return {name: ("=" if exact[name] else "~") + _joined([*shapes, hasher.digest()]) for name, hasher in hashers.items()}
+            if self.exact[precision]:
+                self.exact[precision] = _equal(narrow[:GLANCE], values[:GLANCE]) and _equal(narrow, values)
+            self.hashers[precision].update(_buffer(narrow))
 
-
-def _flat_groups(tensors):
-    """Yield the tensors' values in their order as flat tensors of about GROUP values: many small conversions cost more than few."""
-    group, size = [], 0
-    for tensor in tensors:
-        if group and (size + tensor.numel() > GROUP or tensor.dtype != group[0].dtype or tensor.device != group[0].device):
-            yield torch.cat(group)
-            group, size = [], 0
-        group.append(tensor.reshape(-1))
-        size += tensor.numel()
-    if group:
-        yield torch.cat(group) if len(group) > 1 else group[0]
+    def digests(self, others):
+        """Return, by precision, the digest of the tensors that were added and of `others`, what else tells them apart."""
+        if self.group:
+            self._round_group()
+        return {name: ("=" if self.exact[name] else "~") + _joined([*others, self.hashers[name].digest()]) for name in PRECISIONS}
 
 
 def _equal(narrow, values):
