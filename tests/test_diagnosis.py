@@ -6,6 +6,7 @@ import pytest
 
 from conftest import failed_with_one_line
 from lab import diagnosis
+from lab.errors import LabError
 
 HEADER = "at_step,configuration,w,w.float16,w.bfloat16,w.unordered,counter,rng.torch,lr,batch,loss,w.after"
 
@@ -45,6 +46,23 @@ def diagnose(tmp_path):
     def call(*lines):
         reference = trace(tmp_path / "reference.csv", *(line(step) for step in range(1, 7)))
         return diagnosis.diagnose(reference, [trace(tmp_path / "other.csv", *lines)])
+
+    return call
+
+
+@pytest.fixture
+def diagnose_as(tmp_path):
+    """A function that holds rows against the reference after columns are renamed as `columns` says and rng.torch's cells are `value`."""
+
+    def call(columns, value, *lines):
+        paths = [tmp_path / "reference.csv", tmp_path / "other.csv"]
+        for path, rows in zip(paths, ([line(step) for step in range(1, 7)], lines)):
+            trace(path, *rows)
+            text = path.read_text().replace(digest("constant"), value)
+            for old, new in columns.items():
+                text = text.replace(old, new)
+            path.write_text(text)
+        return diagnosis.diagnose(*[(str(paths[0]), diagnosis.read(paths[0])), [(str(paths[1]), diagnosis.read(paths[1]))]])
 
     return call
 
@@ -97,6 +115,74 @@ def test_batch_that_nothing_explains_is_named_itself(diagnose):
     assert [culprit["component"] for culprit in result["culprits"]] == ["counter", "batch"], "they are not of the same step"
 
 
+def test_rate_that_was_never_used_is_explained_only_by_what_can_give_it(diagnose):
+    """A component that is as at a known step would give the rate of that step, and a generator gives none."""
+    result = diagnose(line(4, counter="1", lr="0.77", batch=digest("d1")))
+    assert [culprit["component"] for culprit in result["culprits"]] == ["counter", "lr"]
+    assert result["explained"] == ["batch"]
+    result = diagnose(line(4, rng__torch=digest("r"), lr="0.77"), line(5, rng__torch=digest("s")))
+    assert [culprit["component"] for culprit in result["culprits"]] == ["rng.torch", "lr"]
+    assert diagnose(line(4, counter="77", lr="0.77"))["explained"] == ["lr"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "explained"),
+    [
+        ("scheduler", {"lr": "0.77"}, ["lr"]),
+        ("scheduler", {"batch": digest("new")}, []),
+        ("scheduler", {"batch": digest("d1")}, []),
+        ("scaler", {"lr": "1.0"}, []),
+        ("scaler", {"batch": digest("new")}, []),
+        ("sampler", {"batch": digest("new")}, ["batch"]),
+    ],
+)
+def test_schedulers_give_no_batches_and_scalers_nothing(diagnose_as, kind, changes, explained):
+    result = diagnose_as({"rng.torch": "counter.kind"}, kind, line(4, counter="1", **changes))
+    assert result["explained"] == explained
+    assert {culprit["component"] for culprit in result["culprits"]} == {"counter", *changes} - set(explained)
+
+
+def test_lost_optimizer_explains_its_settings_and_the_rate_that_it_holds(diagnose_as):
+    columns = {"counter": "w.settings"}
+    result = diagnose_as(columns, digest("constant"), line(4, w=digest("w1"), counter="1", lr="1.0"))
+    assert result["culprits"] == [{"component": "w", "action": "lost"}]
+    assert result["explained"] == ["w.settings", "lr"]
+    result = diagnose_as(columns, digest("constant"), line(4, w=digest("w1"), counter="1", lr="0.77"))
+    assert [culprit["component"] for culprit in result["culprits"]] == ["w", "lr"]
+
+
+def test_reference_that_was_itself_resumed_does_not_show_what_was_before_training(tmp_path):
+    reference = trace(tmp_path / "reference.csv", *(line(step) for step in (3, 4, 5, 6)))
+    result = diagnosis.diagnose(reference, [trace(tmp_path / "other.csv", line(5, w=digest("w3"), w__unordered=digest("u3")))])
+    assert result["culprits"] == [{"component": "w", "action": "rewound", "by": 2}]
+
+
+def test_state_of_another_component_is_swapped_also_where_it_has_no_tensors(diagnose):
+    result = diagnose(line(4, rng__torch=digest("w4")), line(5))
+    assert result["culprits"] == [{"component": "rng.torch", "action": "swapped", "other": "w"}]
+
+
+def test_run_that_counts_its_steps_wrong_and_lost_something_is_accused_of_both(diagnose):
+    result = diagnose(line(5, counter="1").replace("5,", "4,", 1))
+    assert (result["step"], result["as_step"]) == (4, 5)
+    assert result["culprits"] == [
+        {"component": "at_step", "action": "rewound", "by": 1},
+        {"component": "counter", "action": "lost"},
+    ]
+
+
+def test_traces_without_a_common_step_are_refused(diagnose):
+    with pytest.raises(LabError, match=r"other\.csv: no step in common with .*reference\.csv: found 8…9, wanted some of 1…6"):
+        diagnose(line(8), line(9))
+
+
+def test_step_of_any_number_is_diagnosed_at_once(diagnose):
+    assert diagnose(line(4), line(6), line(10**15))["notes"] == [
+        {"kind": "missing", "steps": [5]},
+        {"kind": "beyond", "steps": [10**15]},
+    ]
+
+
 def test_inputs_that_agree_with_outputs_that_do_not_accuse_the_computation(diagnose):
     result = diagnose(line(4), line(5, loss="3.25"))
     assert (result["verdict"], result["step"], result["culprits"]) == ("computation", 5, [])
@@ -115,7 +201,7 @@ def test_generator_that_nothing_draws_from_is_no_culprit(diagnose):
     [
         ((3, 4), [{"kind": "ends_early", "steps": [4]}], "it ends before the reference, after step 4"),
         ((3, 5, 6), [{"kind": "missing", "steps": [4]}], "step 4 missing"),
-        ((5, 6, 7, 8), [{"kind": "beyond", "steps": [7, 8]}], "steps 7, 8 not in the reference"),
+        ((5, 6, 7, 8), [{"kind": "beyond", "steps": [7, 8]}], "identical through step 6; steps 7, 8 not in the reference"),
         ((4, 5, 5, 6), [{"kind": "repeated", "steps": [5]}], "step 5 trained more than once"),
     ],
 )
@@ -140,6 +226,8 @@ GOOD = "\n".join([HEADER, line(1), line(2)]) + "\n"
         (GOOD.replace("at_step", "when"), "no column at_step"),
         (GOOD.replace("\n1,", "\none,"), "row 1: found 12 cells, the first ['one']"),
         (GOOD.replace(",lr,", ",batch,"), "found a column twice"),
+        (GOOD.replace("w.float16,", "counts,"), "no column w.float16, wanted a trace"),
+        (GOOD.replace("\n1,", "\n" + "1" * 6000 + ","), "row 1: found 12 cells, the first ['1111111111111111']"),
         ("step,train_loss\n1,2.0\n", "no column at_step"),
     ],
 )

@@ -84,6 +84,7 @@ EXPECTED = {
     "average made anew from the loaded weights": {("ema", "swapped")},
     "generators restored before the skip consumed them": {("rng.numpy", "skipped_ahead")},
     "optimizer state attached to the wrong parameters": {("optimizer", "reordered")},
+    "parameters given to the optimizer in another order": {("optimizer", "reordered")},
     "batch-norm buffers not saved": {("model.buffers", "lost")},
     "an older checkpoint under the newer one's name": {("at_step", "skipped_ahead")},
     "hyperparameters of the optimizer changed on load": {("optimizer.settings", "different")},

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import deque
 
 import hypothesis
 import hypothesis.extra.numpy
@@ -60,6 +61,90 @@ def test_every_kind_of_state_has_a_digest():
     assert all(len(value) == 32 for value in digests)
     torch.rand(1, generator=generator)
     assert digest(generator) != digests[8]
+
+
+def test_what_lies_otherwise_in_memory_has_the_digest_of_its_values():
+    numbers = torch.tensor([1 + 2j, 3 - 1j])
+    assert digest(numbers.conj()) == digest(numbers.conj().resolve_conj()) != digest(numbers)
+    assert digest(numbers.conj().imag) == digest(numbers.conj().imag.clone())
+    sparse = torch.sparse_coo_tensor([[0, 2, 2]], [1.0, 2.0, 3.0], (4,))
+    assert digest(sparse) == digest(sparse.coalesce()) != digest(torch.sparse_coo_tensor([[0, 2]], [1.0, 5.0], (5,)))
+    assert digest(deque([1, numbers])) == digest([1, numbers])
+    narrow = torch.ones(2, 3).to(torch.float8_e4m3fnuz)
+    assert digest(narrow) == digest(narrow.clone()) != digest(torch.zeros(2, 3).to(torch.float8_e4m3fnuz))
+
+
+def test_array_of_objects_has_the_digest_of_what_they_are_not_of_where_they_lie():
+    assert digest(np.array(["x" * 3, None], dtype=object)) == digest(["xxx", None])
+
+
+def test_waiting_gradients_may_be_sparse():
+    module = torch.nn.Embedding(5, 2, sparse=True)
+    before = state_columns("m", module)
+    module(torch.tensor([1, 3])).sum().backward()
+    assert state_columns("m", module)["m.gradients"] != before["m.gradients"]
+
+
+@pytest.mark.parametrize("name", ["at_step", "lr", "batch", "loss", "rng", "model.ema"])
+def test_name_that_cannot_be_a_column_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=f"found {name} as a name"):
+        Trace(tmp_path / "trace.csv", **{name: 1})
+    assert not (tmp_path / "trace.csv").exists()
+
+
+def test_what_a_step_is_given_does_not_hide_a_component(tmp_path):
+    trace = Trace(tmp_path / "trace.csv", epoch=1)
+    with pytest.raises(ValueError, match="found epoch as a component and among what the step is given"):
+        trace.before_step(1, epoch=2)
+    with pytest.raises(ValueError, match=r"found a\.b as a name"):
+        trace.before_step(1, **{"a.b": 2})
+
+
+@pytest.mark.parametrize("wrap", [lambda module: {"g": module}, lambda module: [module]])
+def test_modules_that_would_not_get_all_their_columns_are_refused(tmp_path, wrap):
+    with pytest.raises(ValueError, match="nets holds modules or optimizers, wanted each under a name of its own"):
+        Trace(tmp_path / "trace.csv", nets=wrap(torch.nn.Linear(1, 1)))
+
+
+def test_state_of_an_optimizer_is_told_by_parameter_whatever_the_order_that_it_was_given_them(tmp_path):
+    def cells(order, name):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        optimizer = torch.optim.Adam([list(module.parameters())[index] for index in order])
+        module(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        trace = Trace(tmp_path / name, module=module, optimizer=optimizer)
+        trace.before_step(2)
+        trace.after_step()
+        return diagnosis.read(tmp_path / name)[0].cells
+
+    assert cells([0, 1, 2, 3], "a.csv") == cells([2, 3, 1, 0], "b.csv")
+
+
+def test_rounded_scalar_parameter_is_recognised():
+    module = torch.nn.Module()
+    module.register_parameter("scale", torch.nn.Parameter(torch.tensor(2.6592)))
+    full = state_columns("m", module)
+    module.scale.data = module.scale.data.half().float()
+    assert state_columns("m", module)["m.float16"] == "=" + full["m.float16"][1:]
+
+
+def test_nan_is_no_reason_not_to_recognise_a_rounding():
+    full = torch.tensor([0.1, float("nan"), -0.0])
+    narrow = full.bfloat16().float()
+    assert state_columns("c", narrow)["c.bfloat16"] == "=" + state_columns("c", full)["c.bfloat16"][1:]
+
+
+def test_schedulers_and_scalers_of_torch_are_told_apart_from_other_state(tmp_path):
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0), 3)
+    trace = Trace(tmp_path / "trace.csv", scheduler=scheduler, scaler=torch.amp.GradScaler("cpu"), other=1)
+    trace.before_step(1)
+    trace.after_step()
+    cells = diagnosis.read(tmp_path / "trace.csv")[0].cells
+    assert {name: value for name, value in cells.items() if name.endswith(".kind")} == {
+        "scheduler.kind": "scheduler",
+        "scaler.kind": "scaler",
+    }
 
 
 def test_object_without_state_is_refused():

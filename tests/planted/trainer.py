@@ -242,6 +242,14 @@ def wrong_parameters(trainer, state):
     trainer.load({**state, "optimizer": {**state["optimizer"], "state": swapped}})
 
 
+@bug("parameters given to the optimizer in another order")
+def other_order(trainer, state):
+    first, *between, second = (list(trainer.model[index].parameters()) for index in (0, 1, 3))
+    parameters = [*second, *between[0], *first, *trainer.model[4].parameters()]
+    trainer.optimizer = trainer.schedule.optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=False)
+    trainer.load(state)
+
+
 @bug("batch-norm buffers not saved")
 def no_buffers(trainer, state):
     fresh = {name: value for name, value in trainer.model.state_dict().items() if name not in dict(trainer.model.named_parameters())}

@@ -13,11 +13,13 @@ from lab.errors import LabError
 EMPTY = xxhash.xxh3_128_hexdigest(b"")
 PRECISIONS = ["float16", "bfloat16"]
 # Columns that help to tell what was done to a component and are none themselves.
-HELPERS = [*PRECISIONS, "unordered"]
+HELPERS = [*PRECISIONS, "unordered", "kind"]
 PARTS = ["buffers", "gradients", "mode", "settings"]
 GENERATORS = ["rng.torch", "rng.cuda", "rng.numpy", "rng.python"]
 # What a step is given by others: by the sampler and its generator, and by the schedule.
 GIVEN = ["batch", "lr"]
+# A step's number has fewer digits.
+LONGEST_STEP = 16
 COUNTER = "at_step"
 
 
@@ -51,6 +53,11 @@ def read(path):
     for needed in (COUNTER, "configuration", "loss"):
         if needed not in columns:
             raise LabError(f"{path}: no column {needed}, wanted a trace")
+    for column in columns:
+        name, _, part = column.rpartition(".")
+        missing = [helper for helper in PRECISIONS if f"{name}.{helper}" not in columns]
+        if part == "unordered" and missing:
+            raise LabError(f"{path}: no column {name}.{missing[0]}, wanted a trace")
     if columns[0] != COUNTER:
         raise LabError(f"{path}: found {columns[0]} as its first column, wanted {COUNTER}")
     if len(set(columns)) < len(columns):
@@ -59,8 +66,9 @@ def read(path):
         raise LabError(f"{path}: cut in the middle of row {len(lines) - 1}, wanted whole rows")
     rows = []
     for number, line in enumerate(lines[1:], 1):
-        if len(line) != len(columns) or not line[0].isdecimal():
-            raise LabError(f"{path}: row {number}: found {len(line)} cells, the first {line[:1]}, wanted {len(columns)} and a step")
+        if len(line) != len(columns) or not line[0].isdecimal() or len(line[0]) > LONGEST_STEP:
+            first = [cell[:LONGEST_STEP] for cell in line[:1]]
+            raise LabError(f"{path}: row {number}: found {len(line)} cells, the first {first}, wanted {len(columns)} and a step")
         cells = dict(zip(columns, line))
         rows.append(Row(int(cells.pop(COUNTER)), cells))
     return rows
@@ -75,11 +83,12 @@ def diagnose(reference, legs):
     """Return what the traces tell of a run, as a dict for JSON.
 
     `reference` and each of `legs`, the traces of the run's processes in their order, are (path, rows) as `read` returns them. Keys:
-    `verdict`, which is identical, inputs or computation; `first_step` and `last_step` of the run; `step` where it parts from the
-    reference and `as_step`, the reference's step that it is held against there; `culprits`, each with `component`, `action`, and `by`
-    (steps) or `other` (a component) or `found` and `wanted` where they apply; `explained`, what of the batch and the learning rate
-    differs because a culprit does; `notes` on missing and repeated steps, each with `kind`
-    and `steps`; `unused`, generators that differ but are never drawn from. Raises LabError when they are not traces of one configuration.
+    `verdict`, which is identical, inputs or computation; `first_step` and `last_step` of the run that the reference has too; `step` where
+    it parts from the reference and `as_step`, the reference's step that it is held against there; `culprits`, each with `component`,
+    `action`, and `by` (steps) or `other` (a component) or `found` and `wanted` where they apply; `explained`, what of the batch, the
+    learning rate and an optimizer's settings differs because a culprit does; `notes` on missing and repeated steps, each with `kind` and
+    `steps`; `unused`, generators that differ but are never drawn from. Raises LabError when they are not traces of one configuration, or
+    have no step in common.
     """
     path, rows = reference
     for leg_path, leg in legs:
@@ -88,12 +97,16 @@ def diagnose(reference, legs):
     if len(steps) < len(rows):
         raise LabError(f"{path}: a step stands in it twice, wanted a reference without repeated steps")
     other = [row for _, leg in legs for row in leg]
+    common = [row for row in other if row.step in steps]
+    if not common:
+        wanted = f"wanted some of {rows[0].step}…{rows[-1].step}"
+        raise LabError(f"{legs[0][0]}: no step in common with {path}: found {other[0].step}…{other[-1].step}, {wanted}")
     unused = [name for name in GENERATORS if name in rows[0].cells and len({row.cells[name] for row in [*rows, *other]}) > 1]
     unused = [name for name in unused if all(len({row.cells[name] for row in part}) == 1 for part in (rows, *(leg for _, leg in legs)))]
     result = {
         "verdict": "identical",
-        "first_step": other[0].step,
-        "last_step": other[-1].step,
+        "first_step": common[0].step,
+        "last_step": common[-1].step,
         "step": None,
         "as_step": None,
         "culprits": [],
@@ -101,9 +114,7 @@ def diagnose(reference, legs):
         "notes": _notes(rows, other),
         "unused": unused,
     }
-    for row in other:
-        if row.step not in steps:
-            continue
+    for row in common:
         wanted = steps[row.step]
         if any(row.cells[name] != wanted[name] for name in _inputs(wanted, unused)):
             as_step = _counterpart(steps, row, unused)
@@ -130,11 +141,11 @@ def _check_same_setup(path, rows, other_path, other):
 
 
 def _notes(rows, other):
-    """Return what is odd about the run's steps: repeated, missing between its first and last, or beyond the reference's; too few."""
+    """Return what is odd about the run's steps: repeated, missing where the reference has them, or beyond the reference's; too few."""
     taken, known = [row.step for row in other], [row.step for row in rows]
     found = {
         "repeated": sorted(step for step, times in Counter(taken).items() if times > 1),
-        "missing": sorted(set(range(min(taken), max(taken))) - set(taken)),
+        "missing": [step for step in known if min(taken) < step < max(taken) and step not in set(taken)],
         "beyond": sorted(set(taken) - set(range(known[0], known[-1] + 1))),
         "ends_early": [max(taken)] if max(taken) < known[-1] else [],
     }
@@ -151,15 +162,26 @@ def _counterpart(steps, row, unused):
     """Return the reference's step that the run's row is to be held against.
 
     That is the step of the same number, unless all inputs are those of another step but the first, except for plain numbers, such as the
-    learning rate, which may go by the step's number: then the run counts its steps wrong.
+    learning rate, which may go by the step's number; or the weights are, and with them more of what changes in between than is as it should
+    be: then the run counts its steps wrong.
     """
+    cells, here, fresh = row.cells, steps[row.step], steps[min(steps)]
+    inputs = _inputs(cells, unused)
+    weights = [name for name in inputs if f"{name}.after" in cells]
 
-    def goes_by_number(name):
-        return row.cells[name] == steps[row.step][name] and not _is_digest(row.cells[name])
+    def is_counterpart(there):
+        differing = [name for name in inputs if cells[name] != there[name]]
+        if all(cells[name] == here[name] and not _is_digest(cells[name]) for name in differing):
+            return True
+        changed = [name for name in inputs if there[name] != here[name]]
+        return (
+            any(name in changed and there[name] != fresh[name] for name in weights)
+            and not any(name in differing for name in weights)
+            and sum(cells[name] == there[name] for name in changed) > sum(cells[name] == here[name] for name in changed)
+        )
 
     for step in sorted(set(steps) - {row.step, min(steps)}, key=lambda step: (abs(step - row.step), step)):
-        differing = [name for name in _inputs(row.cells, unused) if row.cells[name] != steps[step][name]]
-        if all(goes_by_number(name) for name in differing):
+        if is_counterpart(steps[step]):
             return step
     return row.step
 
@@ -175,22 +197,38 @@ def _culprits(steps, row, as_step, unused):
         found.append({"component": COUNTER, **_moved(row.step, as_step)})
         # Whatever goes by the wrong number is wrong because of it.
         differing = [name for name in differing if cells[name] != steps[row.step][name]]
-    explained = [name for name in differing if name in GIVEN and _is_explained(steps, cells, name, differing)]
+    explained = [name for name in differing if _is_explained(steps, cells, name, differing)]
     found += [{"component": name, **_action(steps, row, as_step, name)} for name in differing if name not in explained]
     return found, explained
 
 
 def _is_explained(steps, cells, name, differing):
-    """Whether `name`, which is given to the step by others, differs because one of the others does.
+    """Whether `name` differs because another input does: a batch or a learning rate because of what gives it to the step, an optimizer's
+    settings because the optimizer was lost.
 
-    Either both are as at one and the same step of the reference, or it was never like this in the reference and one of the others, of
-    which any but weights and optimizer state may give it, differs too.
+    Either both are as at one and the same step of the reference, or it was never like this in the reference and one of the others, which
+    can give it, differs too; a learning rate only if that is a scheduler, or was never like this either.
     """
-    givers = [other for other in differing if other not in GIVEN and not _is_tensors(cells, other.partition(".")[0])]
     places = _places(steps, cells, name)
-    if not places:
-        return bool(givers)
-    return any(places & _places(steps, cells, giver) for giver in givers)
+    givers = [other for other in differing if _can_give(cells, other, name)]
+    if places:
+        return any(places & _places(steps, cells, giver) for giver in givers)
+    if name == "lr":
+        return any(cells.get(f"{giver}.kind") == "scheduler" or not _places(steps, cells, giver) for giver in givers)
+    return name == "batch" and bool(givers)
+
+
+def _can_give(cells, other, name):
+    """Whether the component `other` can be what decides on the batch, the learning rate or the settings `name`."""
+    is_optimizer, kind = f"{other}.settings" in cells, cells.get(f"{other}.kind")
+    if name.endswith(".settings"):
+        return name == f"{other}.settings"
+    if name == "lr" and is_optimizer:
+        # It holds the rate that it was given last.
+        return True
+    if name not in GIVEN or other in GIVEN or _is_tensors(cells, other.partition(".")[0]):
+        return False
+    return kind != "scaler" and not (kind == "scheduler" and name == "batch") and not (other in GENERATORS and name == "lr")
 
 
 def _is_tensors(cells, name):
@@ -208,7 +246,9 @@ def _action(steps, row, as_step, name):
     value = cells[name]
     if name.endswith(".mode"):
         return {"action": "different", "found": value, "wanted": wanted[name]}
-    if name not in GIVEN and value in (EMPTY, steps[min(steps)][name]):
+    # A reference that was itself resumed doesn't show what was before training.
+    fresh = (EMPTY, steps[min(steps)][name]) if min(steps) <= 1 else (EMPTY,)
+    if name not in GIVEN and value in fresh:
         return {"action": "lost"}
     places = _places(steps, cells, name)
     if places:
@@ -217,11 +257,11 @@ def _action(steps, row, as_step, name):
         for precision in PRECISIONS:
             if cells[f"{name}.{precision}"] == "=" + wanted[f"{name}.{precision}"][1:]:
                 return {"action": "rounded", "to": precision}
-        for other in wanted:
-            if other != name and _is_tensors(wanted, other) and wanted[other] == value:
-                return {"action": "swapped", "other": other}
-        if cells[f"{name}.unordered"] == wanted[f"{name}.unordered"]:
-            return {"action": "reordered"}
+    for other in _inputs(wanted, GIVEN):
+        if other != name and _is_digest(value) and wanted[other] == value:
+            return {"action": "swapped", "other": other}
+    if _is_tensors(cells, name) and cells[f"{name}.unordered"] == wanted[f"{name}.unordered"]:
+        return {"action": "reordered"}
     if not _is_digest(value) and not _is_digest(wanted[name]):
         return {"action": "different", "found": value, "wanted": wanted[name]}
     return {"action": "different"}

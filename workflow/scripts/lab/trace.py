@@ -17,7 +17,8 @@ The columns of the CSV, one row a step:
   the rounded values, `~` that it holds more;
 - NAME.unordered: a digest that doesn't see in which order the tensors stand;
 - NAME.buffers and NAME.gradients of a module, each with its roundings, and NAME.mode; NAME.settings of an optimizer: its
-  hyperparameters, but for the learning rate;
+  hyperparameters, but for the learning rate, and which parameters they are for;
+- NAME.kind: scheduler or scaler, of torch's own ones;
 - rng.torch, rng.cuda, rng.numpy, rng.python: the global generators;
 - `lr`, `batch` and whatever else before_step was given: what goes into this step alone;
 - `loss` and NAME.after, the parameters of each module: what came out of the step.
@@ -28,6 +29,7 @@ import errno
 import io
 import os
 import random
+from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -39,7 +41,14 @@ import xxhash
 PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 PLAIN = (type(None), bool, int, float, complex, str)
 LEAVES = (torch.Tensor, np.ndarray, np.generic, bytes, *PLAIN)
-NOT_IN_NUMPY = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+# Of these and no others torch makes numpy arrays.
+IN_NUMPY = {
+    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
+}
+KINDS = {"scheduler": torch.optim.lr_scheduler.LRScheduler, "scaler": torch.amp.GradScaler}
+# Columns of their own.
+RESERVED = ("at_step", "configuration", "lr", "batch", "loss")
 # This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
 GLANCE = 64
 GROUP = 262144
@@ -51,12 +60,18 @@ class Trace:
     `components` are the things that the run remembers, by name: modules, optimizers, other objects with state_dict(), generators,
     tensors, or nested dicts and lists of those and of numbers and text. With `generators` the global ones of torch, numpy and
     Python are traced too. `configuration` is anything that says how the run was set up: traces with different ones can't be compared.
-    Reads only; nothing that it does changes a bit of the run.
+    Reads only; nothing that it does changes a bit of the run. Raises ValueError for a name that can't be a column's, and for modules and
+    optimizers in dicts or lists, which wouldn't get all of their columns.
 
     A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows.
     """
 
     def __init__(self, path, /, *, generators=True, configuration=None, **components):
+        for name, component in components.items():
+            _check_name(name)
+            parts = component.values() if isinstance(component, Mapping) else component if isinstance(component, (list, tuple)) else ()
+            if any(isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) for part in parts):
+                raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
         self.columns, self.row, self.parameters = None, None, {}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -65,15 +80,23 @@ class Trace:
     def before_step(self, step, batch=None, lr=None, **others):
         """Take down all that goes into step number `step`: components, generators, `batch`, learning rate and `others`, by name.
 
-        The learning rate is the registered optimizer's unless `lr` is given. Raises TypeError for a value that has no digest.
+        The learning rate is the registered optimizer's unless `lr` is given. Raises TypeError for a value that has no digest and ValueError
+        for a name that can't be a column's or that a component has.
         """
+        for name in others:
+            _check_name(name)
+            if name in self.components:
+                raise ValueError(f"trace: found {name} as a component and among what the step is given, wanted another name")
         self.row = {"at_step": int(step), "configuration": self.configuration}
         rates = []
         self.parameters = {
             name: dict(part.named_parameters()) for name, part in self.components.items() if isinstance(part, torch.nn.Module)
         }
+        # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
+        owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
+        places = {id(parameter): place for place, parameter in enumerate(owned)}
         for name, component in self.components.items():
-            self.row.update(state_columns(name, component, self.parameters.get(name)))
+            self.row.update(state_columns(name, component, self.parameters.get(name), places))
             if isinstance(component, torch.optim.Optimizer):
                 rates += [float(group["lr"]) for group in component.param_groups]
         if self.generators:
@@ -137,31 +160,38 @@ def cell(value):
     return digest(value)
 
 
-def state_columns(name, component, parameters=None):
+def state_columns(name, component, parameters=None, places=None):
     """Return a component's columns and their cells as a dict; see the module's text for what they are.
 
-    `parameters` is a module's dict(named_parameters()), where it is at hand: finding them takes time.
+    `parameters` is a module's dict(named_parameters()), where it is at hand: finding them takes time. `places` are numbers by the id of
+    parameters, in the order of which an optimizer's state is taken; state of parameters without one comes last, in the optimizer's order.
     """
     if isinstance(component, torch.nn.Module):
         parameters = dict(component.named_parameters()) if parameters is None else parameters
-        gradients = {key: parameter.grad for key, parameter in parameters.items() if parameter.grad is not None and parameter.grad.any()}
+        gradients = {key: parameter.grad for key, parameter in parameters.items() if parameter.grad is not None and _any(parameter.grad)}
         return {
-            **_tensor_columns(name, parameters),
-            **_tensor_columns(f"{name}.buffers", dict(component.named_buffers())),
+            **_tensor_columns(name, parameters, scalars=True),
+            **_tensor_columns(f"{name}.buffers", dict(component.named_buffers()), scalars=True),
             # None, zero and never computed are the same to a step.
-            **_tensor_columns(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}),
+            **_tensor_columns(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, scalars=True),
             f"{name}.mode": _mode(component),
         }
     if isinstance(component, torch.optim.Optimizer):
         owners = [parameter for group in component.param_groups for parameter in group["params"]]
+        places = places or {}
+        place = {id(owner): places.get(id(owner), len(places) + index) for index, owner in enumerate(owners)}
         # Read directly: Optimizer.state_dict() imports torch's compiler.
-        state = {index: component.state[owner] for index, owner in enumerate(owners) if owner in component.state}
-        settings = [{key: group[key] for key in group if key not in ("params", "lr")} for group in component.param_groups]
+        state = {place[id(owner)]: component.state[owner] for owner in owners if owner in component.state}
+        settings = [
+            {**{key: group[key] for key in group if key != "lr"}, "params": sorted(place[id(owner)] for owner in group["params"])}
+            for group in component.param_groups
+        ]
         return {**_tensor_columns(name, state), f"{name}.settings": digest(settings)}
+    kind = {f"{name}.kind": kind for kind, wanted in KINDS.items() if isinstance(component, wanted)}
     value = component.state_dict() if hasattr(component, "state_dict") else component
     if any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in leaves(value)):
-        return _tensor_columns(name, value)
-    return {name: cell(value)}
+        return {**_tensor_columns(name, value), **kind}
+    return {name: cell(value), **kind}
 
 
 def global_generators():
@@ -179,18 +209,24 @@ def leaves(value):
 
     Raises TypeError for an object without state_dict() that is none of those.
     """
-    if isinstance(value, LEAVES):
+    if _is_leaf(value):
         yield value
     elif isinstance(value, Mapping):
         for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
-            # Most are, and a generator for each takes longer than this.
-            if isinstance(value[key], LEAVES):
-                yield value[key]
+            item = value[key]
+            # A generator for each takes longer than to look.
+            if _is_leaf(item):
+                yield item
             else:
-                yield from leaves(value[key])
-    elif isinstance(value, (list, tuple)):
+                yield from leaves(item)
+    elif isinstance(value, (list, tuple, deque)):
         for item in value:
             yield from leaves(item)
+    elif isinstance(value, torch.Tensor):
+        yield from _leaves_of_sparse(value.detach())
+    elif isinstance(value, np.ndarray):
+        # Of objects, whose bytes are addresses.
+        yield from leaves(value.tolist())
     elif isinstance(value, (set, frozenset)):
         yield from sorted(map(repr, value))
     elif hasattr(value, "state_dict"):
@@ -207,12 +243,37 @@ def leaves(value):
         raise TypeError(f"trace: found a {type(value).__name__}, wanted tensors, numbers, text or an object with state_dict()")
 
 
-def _tensor_columns(name, value):
+def _is_leaf(value):
+    if isinstance(value, torch.Tensor):
+        return value.layout is torch.strided
+    return isinstance(value, LEAVES) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
+
+
+def _leaves_of_sparse(tensor):
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        yield from (repr(tuple(tensor.shape)), tensor.indices(), tensor.values())
+    else:
+        yield tensor.to_dense()
+
+
+def _any(gradient):
+    return bool((gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient).any())
+
+
+def _check_name(name):
+    if "." in name or name in RESERVED or name == "rng":
+        raise ValueError(f"trace: found {name} as a name, wanted one without a dot that is none of {', '.join(RESERVED)}, rng")
+
+
+def _tensor_columns(name, value, scalars=False):
+    """Return the columns of `value`'s tensors. With `scalars` those without dimensions, which in an optimizer's state count steps, are
+    rounded too.
+    """
     digests, without_values, roundings = [], [], _Roundings()
     for leaf in leaves(value):
         digests.append(_leaf_digest(leaf))
-        # A scalar, such as a step count, is not rounded.
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dim() > 0:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and (scalars or leaf.dim() > 0):
             # Right after its digest, while its values lie in the processor's cache.
             roundings.add(leaf.detach())
             without_values.append(_header("float", leaf.shape))
@@ -256,16 +317,21 @@ class _Roundings:
 
 
 def _equal(narrow, values):
-    return torch.equal(narrow.to(values.dtype), values)
+    # Of the bits, since NaN equals nothing.
+    return torch.equal(narrow.to(values.dtype).view(torch.uint8), values.view(torch.uint8))
 
 
 def _buffer(values):
-    """Return the tensor's values as a contiguous numpy array on the CPU, of integers where numpy doesn't know the dtype."""
+    """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the dtype."""
     if not (values.is_cpu and values.is_contiguous()):
         values = values.cpu().contiguous()
-    if values.dtype in NOT_IN_NUMPY:
-        values = values.view(NOT_IN_NUMPY[values.dtype])
-    return values.numpy()
+    if values.dtype not in IN_NUMPY:
+        values = values.flatten().view(torch.uint8)
+    try:
+        return values.numpy()
+    except RuntimeError:
+        # A view that torch conjugates or negates when it is read.
+        return values.resolve_conj().resolve_neg().numpy()
 
 
 def _leaf_digest(leaf):
