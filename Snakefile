@@ -18,5 +18,12 @@ include: "workflow/rules/crash.smk"
 include: "workflow/rules/audit.smk"
 
 
+# Stands here since the default target of an included file isn't one.
+rule all:
+    default_target: True
+    input:
+        "report.md",
+
+
 onsuccess:
     print_closing_line()

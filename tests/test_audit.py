@@ -598,7 +598,7 @@ def test_another_workflow_uses_the_audit_as_a_module(project, tmp_path):
     ("config", "message"),
     [
         ("audit={trainers: {mine: {}}}", "error: config key audit.trainers.mine.command: missing"),
-        ("audit={trainers: {'a b': {command: x}}}", "error: config key audit.trainers.a b: name has characters other than letters"),
+        ("audit={trainers: {'a b': {command: x}}}", "error: config key audit.trainers.a b: wanted a name of letters, digits"),
         ("audit={trainers: {mine: {command: x, expects: exact}}}", "error: config key audit.trainers.mine.expects: unknown; wanted one of"),
         (
             "audit={trainers: {mine: {command: x, shell: maybe}}}",

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from conftest import failed_with_one_line
 from lab import token_file
 from lab.data import RandomCrops, load_tokens, make_batches
 from lab.errors import LabError
@@ -56,7 +57,7 @@ def test_any_integer_dtype_gives_the_same_batches(tmp_path, tokens, dtype):
         (np.zeros((4, 100), np.uint8), "found an array of 2 dimensions, wanted 1"),
         (np.zeros(100), "found values of type float64, wanted integers"),
         (np.zeros(100, bool), "found values of type bool, wanted integers"),
-        (np.zeros(16, np.uint8), "found 16 tokens, wanted more than the sequence length 16"),
+        (np.zeros(16, np.uint8), "found 16 tokens, wanted at least 17"),
         (np.full(100, 300, np.uint16), "found token 300, wanted tokens in 0...255"),
         (np.full(100, -1, np.int32), "found token -1, wanted tokens in 0...255"),
         (np.array([{}] * 100), "not a .npy token file"),
@@ -69,6 +70,14 @@ def test_unusable_token_file_is_refused_by_name(tmp_path, array, found):
         load_tokens(path, 256, 16)
     assert str(refused.value).startswith(f"{path}: {found}")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.1", "nan"])
+def test_share_for_validation_that_leaves_nothing_is_refused(verb, tmp_path, share):
+    (tmp_path / "text.txt").write_text("text" * 100)
+    result = verb("encode_corpus", "--corpus", "text.txt", f"--validation={share}", "--train", "train.npy", "--val", "val.npy")
+    assert failed_with_one_line(result).startswith("error: --validation: found")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 @pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY\x01\x00", b"PK\x03\x04broken"])

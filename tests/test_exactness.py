@@ -256,6 +256,23 @@ def test_file_saved_on_the_way_is_the_one_that_a_stop_leaves_and_changes_no_bit(
     assert "--save-at: found 5, wanted a step after 5, where stopped.pth stands" in failed_with_one_line(result)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--out", "a.pth", "--log", "./a.pth"), "--log: found {folder}/a.pth, which is --out too, wanted a file of its own"),
+        (("--out", "train.npy"), "--out: found {folder}/train.npy, which is --tokens too, wanted a file of its own"),
+        (("--out", "a.pth", "--log", "."), "--log: found {folder}, which is a folder, wanted a file to write"),
+    ],
+)
+def test_output_that_would_overwrite_something_is_refused_before_training(verb, tmp_path, tokens, flags, message):
+    np.save(tmp_path / "train.npy", tokens)
+    before = (tmp_path / "train.npy").read_bytes()
+    result = verb("train", "--tokens", "train.npy", *flags)
+    assert failed_with_one_line(result) == f"error: {message.format(folder=tmp_path.resolve())}"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.npy"]
+    assert (tmp_path / "train.npy").read_bytes() == before
+
+
 def test_thread_count_is_the_configs(make_run):
     torch.set_num_threads(2)
     assert make_run().training["threads"] == 1

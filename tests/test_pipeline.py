@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -81,6 +82,9 @@ def test_divergence_is_what_the_weights_say(built):
     flat = [torch.cat([tensor.flatten().double() for tensor in weights.values()]) for weights in (straight, noopt)]
     assert told["rel_l2"] == pytest.approx(((flat[0] - flat[1]).norm() / flat[0].norm()).item(), rel=1e-12)
     assert told["sha256"] == hashlib.sha256((built / "results" / "noopt.pth").read_bytes()).hexdigest()
+    row = pd.read_csv(built / "results" / "divergence.csv", dtype=str).set_index("run").loc["noopt"]
+    assert row["first_differing_step"] == "6"
+    assert [float(row[f"update_ratio_{number}"]) for number in range(1, 5)] == [update["ratio"] for update in told["updates"]]
     assert told["first_differing_step"] == 6, "step 5 still has the restored weights; its update is the first to differ"
 
 
@@ -191,6 +195,12 @@ def test_check_passes_and_fails_with_the_verdict(project):
     assert "FAIL  Half precision nearly halves the weights file." in result.stdout
     assert snakemake(project, "-c1", "report.md", *flags).returncode == 0
     assert "판정: 불합격" in (project / "report.md").read_text()
+
+
+def test_report_is_what_a_call_without_a_target_makes(project):
+    (project / "templates" / "report.ko.md.j2").write_text("x")
+    result = snakemake(project, "-n", "-c1")
+    assert set(re.findall(r"^(?:local)?rule (\w+):", result.stdout + result.stderr, re.MULTILINE)) == {"all", "render_report"}
 
 
 def test_up_to_date_call_does_nothing(built):
@@ -306,6 +316,8 @@ def test_own_text_folder_is_encoded_in_the_order_of_names(project, tmp_path):
         ("variants={mine: {omit: [momentum]}}", "error: config key variants.mine.omit: found 'momentum'"),
         ("data={corpus: nowhere.txt}", "error: nowhere.txt: no such file or folder"),
         ("data={train: a.npy, val: b.npy}", "error: config key data.train: found a.npy, wanted an existing token file"),
+        ("training={lr: nan}", "error: config key training.lr: found nan, wanted a finite number"),
+        ("outdir=config.yaml", "error: config key outdir: found config.yaml, which is a file, wanted a folder"),
     ],
 )
 def test_bad_config_is_refused_before_any_job(project, config, message):
@@ -320,7 +332,21 @@ def test_bad_config_is_refused_before_any_job(project, config, message):
     assert digests(project) == before
 
 
-@pytest.mark.parametrize(("text", "message"), [(b"", "the corpus is empty"), (b"\xff\xfe", "found a byte that is not UTF-8 at 0")])
+def test_corpus_with_braces_in_a_name_is_refused(project, tmp_path):
+    (tmp_path / "{x}.txt").write_text("text")
+    result = snakemake(project, "-n", "--config", f"data={{corpus: '{tmp_path}'}}")
+    assert result.returncode == 1
+    assert "wanted files without braces in their names" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "the corpus is empty"),
+        (b"ab", "found 2 bytes, wanted enough for training"),
+        (b"\xff\xfe", "found a byte that is not UTF-8 at 0"),
+    ],
+)
 def test_unusable_corpus_stops_the_pipeline_with_its_reason(project, tmp_path, text, message):
     (tmp_path / "corpus.txt").write_bytes(text)
     result = snakemake(project, "-c1", "results/train.npy", "--config", f"data={{corpus: '{tmp_path / 'corpus.txt'}'}}")
@@ -331,7 +357,7 @@ def test_unusable_corpus_stops_the_pipeline_with_its_reason(project, tmp_path, t
 
 
 def test_snakemakes_own_report_holds_pictures_and_captions(built, tmp_path):
-    result = snakemake(built, "--report", tmp_path / "report.html", "report.md")
+    result = snakemake(built, "--report", tmp_path / "report.html")
     assert result.returncode == 0, result.stderr
     html = (tmp_path / "report.html").read_text()
     for wanted in ("losses.svg", "divergence.svg", "verdict.json", "Pictures", "on a log axis, estimated from sketches"):

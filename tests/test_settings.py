@@ -37,6 +37,12 @@ def test_the_schema_knows_just_the_sections_of_the_config():
         ("trainning", {}, "config key trainning: unknown; wanted one of "),
         ("training.lr", "1e-3x", "config key training.lr: found '1e-3x', wanted number"),
         ("training.lr", -1, "config key training.lr: found -1, wanted more than 0"),
+        ("training.lr", float("nan"), "config key training.lr: found nan, wanted a finite number"),
+        ("training.grad_clip", float("inf"), "config key training.grad_clip: found inf, wanted a finite number"),
+        ("verdict.resume_bytes_ratio", [float("nan"), 3], "config key verdict.resume_bytes_ratio: found nan, wanted a finite number"),
+        ("training", {**DEFAULTS["training"], 2: 3}, "config key training.2: found int as a name, wanted text"),
+        ("variants", {1: {"omit": ["optimizer"]}}, "config key variants.1: found int as a name, wanted text"),
+        ("variants.-x", {}, "config key variants.-x: wanted a name of letters, digits, - and _ that begins with a letter or digit"),
         ("training.steps", 6.5, "config key training.steps: found 6.5, wanted integer"),
         ("training.steps", True, "config key training.steps: found True, wanted integer"),
         ("training", 3, "config key training: found 3, wanted object"),
@@ -59,7 +65,7 @@ def test_the_schema_knows_just_the_sections_of_the_config():
         ("variants.mine", {"omit": ["model"], "round": ["model"]}, "config key variants.mine.round: found 'model' a second time"),
         ("variants.mine", {"drop": ["model"]}, "config key variants.mine.drop: unknown; wanted one of omit, replay, round"),
         ("variants.straight", {}, "config key variants.straight: the pipeline uses this name itself"),
-        ("variants.a/b", {}, "config key variants.a/b: name has characters other than letters"),
+        ("variants.a/b", {}, "config key variants.a/b: wanted a name of letters, digits"),
     ],
 )
 def test_bad_knob_is_named(path, value, message):

@@ -44,6 +44,19 @@ def running(name, make):
     FILES[name] = lambda path, good, harm: torch.save({**good, "model": make(harm)}, path)
 
 
+@file
+def moments_of_one_parameter_missing(path, good, harm):
+    state = dict(good["optimizer"]["state"])
+    del state[0]
+    torch.save({**good, "optimizer": {**good["optimizer"], "state": state}}, path)
+
+
+@file
+def one_moment_missing(path, good, harm):
+    moments = {name: value for name, value in good["optimizer"]["state"][1].items() if name != "exp_avg"}
+    torch.save({**good, "optimizer": {**good["optimizer"], "state": {**good["optimizer"]["state"], 1: moments}}}, path)
+
+
 running("os.system", lambda harm: Calls(os.system, f"mkdir {harm}"))
 running("os.mkdir", lambda harm: Calls(os.mkdir, str(harm)))
 running("subprocess", lambda harm: Calls(subprocess.check_call, ["mkdir", str(harm)]))

@@ -42,7 +42,12 @@ try:
         path = config["data"][key]
         if path is not None and not os.path.isfile(path):
             raise LabError(f"config key data.{key}: found {path}, wanted an existing token file")
+    if os.path.exists(config["outdir"]) and not os.path.isdir(config["outdir"]):
+        raise LabError(f"config key outdir: found {config['outdir']}, which is a file, wanted a folder")
     CORPUS = [] if config["data"]["train"] else [str(path) for path in corpus_files(config["data"]["corpus"])]
+    for path in CORPUS:
+        if "{" in path or "}" in path:
+            raise LabError(f"config key data.corpus: found the file {path}, wanted files without braces in their names")
 except LabError as error:
     sys.exit(f"error: {error}")
 

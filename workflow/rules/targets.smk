@@ -1,10 +1,4 @@
-# What to ask for: everything (the default), the diagnoses alone, or the verdict as an exit status.
-
-
-rule all:
-    default_target: True
-    input:
-        "report.md",
+# What to ask for beside the report: the diagnoses alone, or the verdict as an exit status.
 
 
 rule ablation:

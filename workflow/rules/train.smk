@@ -63,7 +63,7 @@ rule variant:
         record=f"{LAST_LEG}{{variant}}_record.npz",
         trace=f"{LAST_LEG}trace/{{variant}}.csv",
     log:
-        f"{OUT}logs/{{variant}}.log",
+        f"{OUT}logs/variant_{{variant}}.log",
     wildcard_constraints:
         variant="|".join(VARIANTS),
     conda:
@@ -96,7 +96,7 @@ if len(STOPS) > 1:
             record=f"{OUT}legs/{{variant}}_{{stop}}_record.npz",
             trace=f"{OUT}legs/trace/{{variant}}_{{stop}}.csv",
         log:
-            f"{OUT}logs/{{variant}}_{{stop}}.log",
+            f"{OUT}logs/variant_{{variant}}.{{stop}}.log",
         wildcard_constraints:
             variant="|".join(VARIANTS),
             stop="|".join(map(str, STOPS[1:])),
@@ -117,7 +117,7 @@ if len(STOPS) > 1:
             record=f"{OUT}{{variant}}_record.npz",
             trace=f"{OUT}trace/{{variant}}.csv",
         log:
-            f"{OUT}logs/{{variant}}_joined.log",
+            f"{OUT}logs/variant_{{variant}}.joined.log",
         wildcard_constraints:
             variant="|".join(VARIANTS),
         conda:

@@ -19,11 +19,15 @@ def main():
     parser.add_argument("--train", required=True, help="token file to write: uint8, 1-D")
     parser.add_argument("--val", required=True, help="token file to write for validation")
     args = parser.parse_args()
+    if not 0 < args.validation < 1:
+        raise LabError(f"--validation: found {args.validation}, wanted a share between 0 and 1")
 
     tokens = np.frombuffer(b"".join(utf8(path) for path in corpus_files(args.corpus)), dtype=np.uint8)
     if not len(tokens):
         raise LabError(f"{args.corpus}: the corpus is empty, wanted text")
     cut = len(tokens) - round(len(tokens) * args.validation)
+    if not 0 < cut < len(tokens):
+        raise LabError(f"{args.corpus}: found {len(tokens)} bytes, wanted enough for training and for validation")
     for path, part in ((args.train, tokens[:cut]), (args.val, tokens[cut:])):
         token_file.save(path, part)
 

@@ -56,9 +56,15 @@ def main():
         results[run.name]["updates"] = first_updates(step_table(straight, straight), curve, args.first_updates)
 
     atomic.write_text(args.json, json.dumps({"straight_sha256": straight.sha256, "runs": results}, indent=2) + "\n")
-    rows = [{"run": name, **{key: value for key, value in result.items() if key != "updates"}} for name, result in results.items()]
-    atomic.write_text(args.csv, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    table = pd.DataFrame([table_row(name, result) for name, result in results.items()]).astype({"first_differing_step": "Int64"})
+    atomic.write_text(args.csv, table.to_csv(index=False, lineterminator="\n"))
     atomic.write_text(args.steps, pd.concat(steps).to_csv(index=False, lineterminator="\n"))
+
+
+def table_row(name, result):
+    """Return a run's `result` as one flat row, the ratio of its n-th update to straight's as update_ratio_n."""
+    ratios = {f"update_ratio_{number}": update["ratio"] for number, update in enumerate(result["updates"], 1)}
+    return {"run": name, **{key: value for key, value in result.items() if key != "updates"}, **ratios}
 
 
 def read(path):

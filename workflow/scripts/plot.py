@@ -67,7 +67,8 @@ def draw_divergence(steps, styles, stops):
 
 
 def finish(axes, stops, label):
-    place = {"xycoords": ("data", "axes fraction"), "xytext": (4, -2), "textcoords": "offset points", "va": "top"}
+    # Above the axes, where no line is.
+    place = {"xycoords": ("data", "axes fraction"), "xytext": (0, 3), "textcoords": "offset points", "va": "bottom", "ha": "center"}
     for stop in stops:
         axes.axvline(stop, color="#999999", linewidth=1, zorder=0)
         axes.annotate(f"stop at {stop}", (stop, 1.0), color="#666666", **place)

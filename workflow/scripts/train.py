@@ -143,9 +143,23 @@ def check_flags(args, recipe, chosen):
     last = (args.stop_at or steps) - 1
     if args.save_at is not None and not 1 <= args.save_at <= last:
         raise LabError(f"--save-at: found {args.save_at}, wanted a step in 1...{last}")
+    check_paths(args)
     settings.check_recipe(recipe, settings.components(chosen), "--")
     if any(recipe.values()) and not args.resume:
         raise LabError("--omit, --round, --replay: found without --resume, wanted a resume file to restore from")
+
+
+def check_paths(args):
+    """Raise LabError unless each file that is written is a file, and another one than those that are read or written beside it."""
+    used = {}
+    for flag in ("tokens", "resume", "out", "log", "save_to", "record", "trace"):
+        path = getattr(args, flag) and Path(getattr(args, flag)).resolve()
+        if path in used:
+            raise LabError(f"--{flag.replace('_', '-')}: found {path}, which is {used[path]} too, wanted a file of its own")
+        if path:
+            if flag not in ("tokens", "resume") and path.is_dir():
+                raise LabError(f"--{flag.replace('_', '-')}: found {path}, which is a folder, wanted a file to write")
+            used[path] = f"--{flag.replace('_', '-')}"
 
 
 class Journal:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import re
 import stat
 import struct
 import sys
@@ -72,8 +73,17 @@ def load(path, device="cpu"):
         raise LabError(f"{path}: can't be read: {error.strerror or error}") from error
     except Exception as error:
         # Whatever a hostile file makes the unpickler trip over.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LabError(f"{path}: not a checkpoint that is safe to read: {reason}") from error
+        raise LabError(f"{path}: not a checkpoint that is safe to read: {_reason(error)}") from error
+
+
+def _reason(error):
+    """Return why torch didn't load a file, in one line, without its advice to load it with weights_only=False."""
+    text = str(error)
+    forbidden = re.search(r"GLOBAL (\S+)", text)
+    if forbidden:
+        return f"found {forbidden[1]}, wanted tensors and plain values"
+    told = text.partition("WeightsUnpickler error: ")[2].strip() or text.strip()
+    return type(error).__name__ if not told or "weights_only" in told.splitlines()[0] else told.splitlines()[0]
 
 
 def load_newest(path):

@@ -27,7 +27,7 @@ def load_tokens(path, vocab_size, length):
     if not np.issubdtype(tokens.dtype, np.integer):
         raise LabError(f"{path}: found values of type {tokens.dtype}, wanted integers")
     if len(tokens) <= length:
-        raise LabError(f"{path}: found {len(tokens)} tokens, wanted more than the sequence length {length}")
+        raise LabError(f"{path}: found {len(tokens)} tokens, wanted at least {length + 1}")
     lowest, highest = int(tokens.min()), int(tokens.max())
     if lowest < 0 or highest >= vocab_size:
         wrong = lowest if lowest < 0 else highest

@@ -25,15 +25,20 @@ class AdamW(torch.optim.AdamW):
 
     def load_state_dict(self, state_dict):
         """Load `state_dict`. Raises ValueError unless its tensors are finite numbers, of single precision, of the parameters' shapes: torch
-        doesn't check shapes, and widens what is not.
+        doesn't check shapes, and widens what is not. Raises it too unless all parameters have state or, before the first update, none:
+        torch would begin anew with those that have none.
         """
         for index, values in state_dict["state"].items():
             for name, value in values.items():
                 if isinstance(value, torch.Tensor) and value.dtype != torch.float32:
                     raise ValueError(f"{name} of parameter {index}: found {value.dtype}, wanted torch.float32")
         unwrap(Optimizer.load_state_dict)(self, state_dict)
+        names = {frozenset(values) for values in state_dict["state"].values()}
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
+                missing = frozenset().union(*names) - frozenset(self.state[parameter])
+                if missing:
+                    raise ValueError(f"parameter {index} has no {', '.join(sorted(missing))}, which others have")
                 for name, value in self.state[parameter].items():
                     wrong = fault(value, () if name == "step" else parameter.shape, torch.float32)
                     if wrong:

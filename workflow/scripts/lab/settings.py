@@ -1,6 +1,7 @@
 """The settings of a run: config.yaml, checked against the schema and against themselves."""
 
 import json
+import math
 from pathlib import Path
 
 import jsonschema
@@ -126,6 +127,7 @@ def with_numbers(value, wanted):
 
 def check_values(settings):
     """Raise LabError, one line, unless `settings` fits the schema and describes a model that can be built."""
+    _check_plain(settings)
     errors = sorted(jsonschema.Draft202012Validator(schema()).iter_errors(settings), key=lambda error: list(map(str, error.path)))
     if errors:
         raise LabError(_one_line(errors[0]))
@@ -153,6 +155,20 @@ def stops_inside_a_window(training):
     return any(stop % training["accumulation"] for stop in stops(training))
 
 
+def _check_plain(value, key=""):
+    """Raise LabError unless all names in `value` are text and all numbers finite, which a schema can't tell."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise LabError(f"config key {key}{name}: found {type(name).__name__} as a name, wanted text")
+            _check_plain(item, f"{key}{name}.")
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item, key)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise LabError(f"config key {key.removesuffix('.')}: found {value}, wanted a finite number")
+
+
 def _one_line(error):
     key = ".".join(map(str, error.absolute_path))
     if error.validator == "additionalProperties":
@@ -163,7 +179,7 @@ def _one_line(error):
         missing = next(name for name in error.validator_value if name not in error.instance)
         return f"config key {'.'.join(filter(None, [key, missing]))}: missing"
     if "propertyNames" in error.absolute_schema_path:
-        return f"config key {key}.{error.instance}: name has characters other than letters, digits, - and _"
+        return f"config key {key}.{error.instance}: wanted a name of letters, digits, - and _ that begins with a letter or digit"
     if error.validator == "pattern":
         return f"config key {key}: found {error.instance!r}, wanted {error.schema['description']}"
     if error.validator == "type":
