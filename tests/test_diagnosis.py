@@ -147,8 +147,9 @@ def test_lost_optimizer_explains_its_settings_and_the_rate_that_it_holds(diagnos
     result = diagnose_as(columns, digest("constant"), line(4, w=digest("w1"), counter="1", lr="1.0"))
     assert result["culprits"] == [{"component": "w", "action": "lost"}]
     assert result["explained"] == ["w.settings", "lr"]
-    result = diagnose_as(columns, digest("constant"), line(4, w=digest("w1"), counter="1", lr="0.77"))
-    assert [culprit["component"] for culprit in result["culprits"]] == ["w", "lr"]
+    for state in ("w1", "new"):
+        result = diagnose_as(columns, digest("constant"), line(4, w=digest(state), lr="0.77"))
+        assert [culprit["component"] for culprit in result["culprits"]] == ["w", "lr"]
 
 
 def test_reference_that_was_itself_resumed_does_not_show_what_was_before_training(tmp_path):
@@ -176,11 +177,14 @@ def test_traces_without_a_common_step_are_refused(diagnose):
         diagnose(line(8), line(9))
 
 
-def test_step_of_any_number_is_diagnosed_at_once(diagnose):
+def test_step_of_any_number_is_diagnosed_at_once(diagnose, tmp_path):
     assert diagnose(line(4), line(6), line(10**15))["notes"] == [
         {"kind": "missing", "steps": [5]},
         {"kind": "beyond", "steps": [10**15]},
     ]
+    reference = trace(tmp_path / "far.csv", line(1), line(10**15))
+    notes = diagnosis.diagnose(reference, [trace(tmp_path / "near.csv", line(1), line(2))])["notes"]
+    assert notes == [{"kind": "ends_early", "steps": [2]}]
 
 
 def test_inputs_that_agree_with_outputs_that_do_not_accuse_the_computation(diagnose):

@@ -142,12 +142,13 @@ def _check_same_setup(path, rows, other_path, other):
 
 def _notes(rows, other):
     """Return what is odd about the run's steps: repeated, missing where the reference has them, or beyond the reference's; too few."""
-    taken, known = [row.step for row in other], [row.step for row in rows]
+    taken, known = Counter(row.step for row in other), [row.step for row in rows]
+    first, last = min(taken), max(taken)
     found = {
-        "repeated": sorted(step for step, times in Counter(taken).items() if times > 1),
-        "missing": [step for step in known if min(taken) < step < max(taken) and step not in set(taken)],
-        "beyond": sorted(set(taken) - set(range(known[0], known[-1] + 1))),
-        "ends_early": [max(taken)] if max(taken) < known[-1] else [],
+        "repeated": sorted(step for step, times in taken.items() if times > 1),
+        "missing": [step for step in known if first < step < last and step not in taken],
+        "beyond": sorted(step for step in taken if not known[0] <= step <= known[-1]),
+        "ends_early": [last] if last < known[-1] else [],
     }
     return [{"kind": kind, "steps": steps} for kind, steps in found.items() if steps]
 
@@ -207,13 +208,14 @@ def _is_explained(steps, cells, name, differing):
     settings because the optimizer was lost.
 
     Either both are as at one and the same step of the reference, or it was never like this in the reference and one of the others, which
-    can give it, differs too; a learning rate only if that is a scheduler, or was never like this either.
+    can give it, differs too; a learning rate only if that is a scheduler, or no optimizer and was never like this either.
     """
     places = _places(steps, cells, name)
     givers = [other for other in differing if _can_give(cells, other, name)]
     if places:
         return any(places & _places(steps, cells, giver) for giver in givers)
     if name == "lr":
+        givers = [giver for giver in givers if f"{giver}.settings" not in cells]
         return any(cells.get(f"{giver}.kind") == "scheduler" or not _places(steps, cells, giver) for giver in givers)
     return name == "batch" and bool(givers)
 
