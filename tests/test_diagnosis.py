@@ -2,9 +2,10 @@
 
 import json
 
+import jinja2
 import pytest
 
-from conftest import failed_with_one_line
+from conftest import ROOT, failed_with_one_line
 from lab import diagnosis
 from lab.errors import LabError
 
@@ -170,6 +171,14 @@ def test_run_that_counts_its_steps_wrong_and_lost_something_is_accused_of_both(d
         {"component": "at_step", "action": "rewound", "by": 1},
         {"component": "counter", "action": "lost"},
     ]
+
+
+def test_korean_sentence_has_all_parts_of_the_english_one(diagnose):
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(ROOT / "templates"), trim_blocks=True, lstrip_blocks=True)
+    told = environment.get_template("diagnosis.ko.md.j2").module.diagnosis
+    moved = "4단계부터 다름(기준의 5단계처럼 시작함): 단계 번호 1단계 되감김, `counter` 잃음(학습을 시작할 때의 값과 같음)"
+    assert told(diagnose(line(5, counter="1").replace("5,", "4,", 1))) == f"{moved}; 기준보다 먼저 끝남(4)"
+    assert told(diagnose(*(line(step, rng__torch=digest("r")) for step in (4, 5, 6)))) == "6단계까지 같음; `rng.torch` 다르지만 쓰이지 않음"
 
 
 def test_traces_without_a_common_step_are_refused(diagnose):

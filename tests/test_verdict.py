@@ -100,7 +100,8 @@ def test_machine_that_cant_repeat_itself_is_the_first_thing_said(judge, facts, l
     rest = {"machine": machine, "losses": [{"train_loss": "5.0"}], "pictures": {"losses": "a.svg", "divergence": "b.svg"}}
     chosen = settings.load({"variants": VARIANTS})
     variants = settings.all_variants(chosen)
-    diagnoses = {name: {"verdict": "identical", "last_step": 60, "notes": [], "sentence": "identical through step 60"} for name in variants}
+    identical = {"verdict": "identical", "last_step": 60, "notes": [], "unused": [], "sentence": "identical through step 60"}
+    diagnoses = dict.fromkeys(variants, identical)
     rest.update(verdict=verdict, settings=chosen, variants=variants, stops=[30], diagnoses=diagnoses)
     text = render(ROOT / "templates" / f"report.{language}.md.j2", {**facts, **rest})
     opening = text.split("##")[0]

@@ -52,6 +52,11 @@ def moments_of_one_parameter_missing(path, good, harm):
 
 
 @file
+def all_moments_missing(path, good, harm):
+    torch.save({**good, "optimizer": {**good["optimizer"], "state": {}}}, path)
+
+
+@file
 def one_moment_missing(path, good, harm):
     moments = {name: value for name, value in good["optimizer"]["state"][1].items() if name != "exp_avg"}
     torch.save({**good, "optimizer": {**good["optimizer"], "state": {**good["optimizer"]["state"], 1: moments}}}, path)

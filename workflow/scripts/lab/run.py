@@ -7,6 +7,7 @@ from lab import state
 from lab.average import ExponentialMovingAverage
 from lab.data import make_batches
 from lab.determinism import make_deterministic
+from lab.errors import LabError
 from lab.generators import GlobalGenerators
 from lab.gradients import Gradients
 from lab.model import Decoder
@@ -56,6 +57,15 @@ class Run:
         """Go to the place that `resume_state`, read from `path`, was captured at. `recipe`: see `state.restore`. Raises LabError."""
         state.check(resume_state, list(self.components), self.training["steps"], path)
         state.restore(self.components, resume_state, path, recipe)
+        updates = resume_state["step"] // self.training["accumulation"]
+        # With a gradient scaler all of them may have overflowed so far, and none been made.
+        if (
+            updates
+            and not self.scaler.is_enabled()
+            and "optimizer" not in recipe.get("omit", [])
+            and not any(self.optimizer.state.values())
+        ):
+            raise LabError(f"{path}: component optimizer: found no moments, wanted those of {updates} updates")
         # A run that was given no position still knows where it is, but its schedule counts from 0.
         self.position.step = resume_state["step"]
 

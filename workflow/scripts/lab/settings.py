@@ -179,7 +179,7 @@ def _one_line(error):
         missing = next(name for name in error.validator_value if name not in error.instance)
         return f"config key {'.'.join(filter(None, [key, missing]))}: missing"
     if "propertyNames" in error.absolute_schema_path:
-        return f"config key {key}.{error.instance}: wanted a name of letters, digits, - and _ that begins with a letter or digit"
+        return f"config key {key}.{error.instance}: wanted {error.schema['description']}"
     if error.validator == "pattern":
         return f"config key {key}: found {error.instance!r}, wanted {error.schema['description']}"
     if error.validator == "type":
