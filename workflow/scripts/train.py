@@ -152,14 +152,17 @@ def check_flags(args, recipe, chosen):
 def check_paths(args):
     """Raise LabError unless each file that is written is a file, and another one than those that are read or written beside it."""
     used = {}
-    for flag in ("tokens", "resume", "out", "log", "save_to", "record", "trace"):
-        path = getattr(args, flag) and Path(getattr(args, flag)).resolve()
+    read = {"--tokens": args.tokens, "--resume": args.resume}
+    written = {"--out": args.out, "--log": args.log, "--save-to": args.save_to, "--record": args.record, "--trace": args.trace}
+    for flag, name in {**read, **written}.items():
+        if name is None:
+            continue
+        path = Path(name).resolve()
         if path in used:
-            raise LabError(f"--{flag.replace('_', '-')}: found {path}, which is {used[path]} too, wanted a file of its own")
-        if path:
-            if flag not in ("tokens", "resume") and path.is_dir():
-                raise LabError(f"--{flag.replace('_', '-')}: found {path}, which is a folder, wanted a file to write")
-            used[path] = f"--{flag.replace('_', '-')}"
+            raise LabError(f"{flag}: found {path}, which is {used[path]} too, wanted a file of its own")
+        if flag in written and path.is_dir():
+            raise LabError(f"{flag}: found {path}, which is a folder, wanted a file to write")
+        used[path] = flag
 
 
 class Journal:

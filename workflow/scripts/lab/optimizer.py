@@ -33,10 +33,10 @@ class AdamW(torch.optim.AdamW):
                 if isinstance(value, torch.Tensor) and value.dtype != torch.float32:
                     raise ValueError(f"{name} of parameter {index}: found {value.dtype}, wanted torch.float32")
         unwrap(Optimizer.load_state_dict)(self, state_dict)
-        names = {frozenset(values) for values in state_dict["state"].values()}
+        names = frozenset().union(*state_dict["state"].values())
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
-                missing = frozenset().union(*names) - frozenset(self.state[parameter])
+                missing = names - self.state[parameter].keys()
                 if missing:
                     raise ValueError(f"parameter {index} has no {', '.join(sorted(missing))}, which others have")
                 for name, value in self.state[parameter].items():

@@ -48,7 +48,7 @@ IN_NUMPY = {
 }
 KINDS = {"scheduler": torch.optim.lr_scheduler.LRScheduler, "scaler": torch.amp.GradScaler}
 # Columns of their own.
-RESERVED = ("at_step", "configuration", "lr", "batch", "loss")
+RESERVED = ("at_step", "configuration", "lr", "batch", "loss", "rng")
 # This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
 GLANCE = 64
 GROUP = 262144
@@ -262,8 +262,8 @@ def _any(gradient):
 
 
 def _check_name(name):
-    if "." in name or name in RESERVED or name == "rng":
-        raise ValueError(f"trace: found {name} as a name, wanted one without a dot that is none of {', '.join(RESERVED)}, rng")
+    if "." in name or name in RESERVED:
+        raise ValueError(f"trace: found {name} as a name, wanted one without a dot that is none of {', '.join(RESERVED)}")
 
 
 def _tensor_columns(name, value, scalars=False):
