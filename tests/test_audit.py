@@ -161,7 +161,7 @@ def test_crash_on_resume_is_a_failed_case_with_its_last_line(run, tmp_path):
 def test_broken_trace_is_a_note_and_no_failure(run):
     result = run(command("bad trace"), stops={})
     assert result["outcome"] == "exact"
-    assert cases(result)["repeat"]["notes"] == ["straight/trace.csv: no column at_step, wanted a trace"]
+    assert cases(result)["repeat"]["notes"] == ["straight/trace.csv: found 'nonsense' as its first line, wanted 'exact-resume trace' with version and unit"]
 
 
 def test_process_that_ends_before_the_kill_is_not_tried_and_not_failed(run):
@@ -364,8 +364,9 @@ ACTIONS = [
 def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, language):
     """Also of a name that would end Markdown's code."""
     for number, action in enumerate(ACTIONS):
-        found = {"verdict": "inputs", "step": 4, "as_step": 4, "culprits": [{"component": "optimizer", **action}], "unused": []}
-        found.update(explained=["lr"], notes=[{"kind": "repeated", "steps": [5, 6]}])
+        found = {"verdict": "inputs", "unit": "batch", "row": 4, "as_row": 4, "shows": 4, "last_row": 9, "latent": [], "not_looked_at": []}
+        found.update(culprits=[{"component": "optimizer", **action}], explained=["lr"], notes=[{"kind": "repeated", "rows": [5, 6]}])
+        found.update(outputs=[], unused=[])
         case = Case(passed=False, max_abs_diff=0.5, rel_l2=0.1, diagnosis={**found, "sentence": diagnosis.sentence(found)}, notes=["a `b`"])
         gates = {"repeat": Case(passed=True), "save": Case(passed=True), "resume": {"early": case, "killed": Case("not_tried")}}
         result = {"name": f"t{number}", "versions": {"torch": None}, "stops": {"early": [3]}, "atomic": False}

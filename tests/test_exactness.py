@@ -198,7 +198,7 @@ def test_tracing_changes_no_bit(tiny, name, tmp_path):
     trace = traced.make_trace(tmp_path / "trace.csv")
     losses = list(traced.train(TINY_STEPS, trace))
     assert weights_bytes(traced) == weights_bytes(plain)
-    assert [repr(loss) for _, loss in losses] == [row.cells["loss"] for row in diagnosis.read(tmp_path / "trace.csv")]
+    assert [repr(loss) for _, loss in losses] == [row.cells["loss"] for row in diagnosis.read(tmp_path / "trace.csv").rows]
 
 
 def test_our_optimizer_steps_as_torchs_own_does(make_run):

@@ -132,7 +132,7 @@ def test_every_component_of_a_run_with_everything_and_two_stops_is_named(built, 
     accused = {}
     for path in (tmp_path / "results" / "diagnosis").iterdir():
         diagnosis = json.loads(path.read_text())
-        assert (diagnosis["first_step"], diagnosis["last_step"], diagnosis["step"], diagnosis["notes"]) == (4, 8, 4, [])
+        assert (diagnosis["first_row"], diagnosis["last_row"], diagnosis["row"], diagnosis["notes"]) == (4, 8, 4, [])
         accused[path.stem] = [(culprit["component"], culprit["action"]) for culprit in diagnosis["culprits"]]
     assert accused == {
         "noopt": [("optimizer", "lost")],

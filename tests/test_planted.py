@@ -32,7 +32,7 @@ def traced(tmp_path):
         trace = Trace(path, **trainer.components())
         trainer.train(until, trace)
         trace.close()
-        return path, diagnosis.read(path)
+        return diagnosis.read(path)
 
     return train
 
@@ -77,7 +77,7 @@ EXPECTED = {
     "Python's generator lost": {("rng.python", "lost")},
     "permutation redrawn from a mid-epoch generator, then skipped": {("generator", "skipped_ahead")},
     "schedule stepped twice on load": {("schedule", "skipped_ahead")},
-    "off by one step": {("at_step", "rewound")},
+    "off by one step": {("row", "rewound")},
     "half-precision weights in the checkpoint": {("model", "rounded"), ("model.buffers", "rounded")},
     "bfloat16 moments": {("optimizer", "rounded")},
     "average loaded as weights": {("model", "swapped")},
@@ -86,7 +86,7 @@ EXPECTED = {
     "optimizer state attached to the wrong parameters": {("optimizer", "reordered")},
     "parameters given to the optimizer in another order": {("optimizer", "reordered")},
     "batch-norm buffers not saved": {("model.buffers", "lost")},
-    "an older checkpoint under the newer one's name": {("at_step", "skipped_ahead")},
+    "an older checkpoint under the newer one's name": {("row", "skipped_ahead")},
     "hyperparameters of the optimizer changed on load": {("optimizer.settings", "different")},
     "a non-deterministic operation": set(),
     "position counted from the last start": set(),
@@ -119,8 +119,8 @@ def test_off_by_one_also_tells_the_step_that_was_trained_twice(traced):
     second = Trainer()
     BUGS["off by one step"](second, state)
     result = diagnosis.diagnose(reference, [leg, traced(second)])
-    assert (result["step"], result["as_step"]) == (8, 9)
-    assert result["notes"] == [{"kind": "repeated", "steps": [8]}]
+    assert (result["row"], result["as_row"]) == (8, 9)
+    assert result["notes"] == [{"kind": "repeated", "rows": [8]}]
 
 
 def test_rounding_names_its_precision(traced):
@@ -135,7 +135,7 @@ def test_swapping_names_the_other_component(traced):
 
 def test_computation_that_does_not_repeat_is_told_from_lost_state(traced):
     result = diagnosed(traced, "a non-deterministic operation")
-    assert (result["verdict"], result["step"], result["culprits"]) == ("computation", 9, [])
+    assert (result["verdict"], result["row"], result["culprits"]) == ("computation", 9, [])
 
 
 def test_second_resume_that_is_misaligned_is_found_where_it_happens(traced):
@@ -145,7 +145,7 @@ def test_second_resume_that_is_misaligned_is_found_where_it_happens(traced):
     trainer = Trainer()
     load(trainer, stopped_at(8, 12, load=load))
     result = diagnosis.diagnose(reference, [traced(trainer)])
-    assert result["step"] == 13
+    assert result["row"] == 13
     # Four batches since the last start, as after step 10, instead of the end of the second epoch.
     assert {"component": "position", "action": "rewound", "by": 2} in result["culprits"]
     assert accused(result) <= {("position", "rewound"), ("epoch", "rewound"), ("generator", "rewound")}
@@ -159,7 +159,7 @@ def test_save_that_leaves_the_model_in_eval_mode_is_named(traced):
     legs.append(traced(trainer))
     result = diagnosis.diagnose(reference, legs)
     assert result["culprits"] == [{"component": "model.mode", "action": "different", "found": "eval", "wanted": "train"}]
-    assert result["step"] == 9
+    assert result["row"] == 9
 
 
 @pytest.mark.parametrize("stops", [(1,), (6,), (7,), (8,), (9,), (12,), (19,), (8, 12), (3, 7, 9, 18)])
@@ -168,7 +168,7 @@ def test_correct_trainer_is_identical(traced, stops):
     trainer = Trainer()
     trainer.load(stopped_at(*stops))
     result = diagnosis.diagnose(reference, [traced(trainer)])
-    assert (result["verdict"], result["last_step"], result["culprits"]) == ("identical", STEPS, [])
+    assert (result["verdict"], result["last_row"], result["culprits"]) == ("identical", STEPS, [])
 
 
 def test_trainer_that_saves_at_every_step_is_identical(traced):

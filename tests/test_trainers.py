@@ -37,7 +37,7 @@ def finished(result):
 
 def told(folder, *names):
     """What the diagnosis says of the run whose processes had these names, against the one called straight."""
-    traces = [(name, diagnosis.read(folder / f"{name}.trace")) for name in ("straight", *names)]
+    traces = [diagnosis.read(folder / f"{name}.trace") for name in ("straight", *names)]
     return diagnosis.sentence(diagnosis.diagnose(traces[0], traces[1:]))
 
 
@@ -83,7 +83,7 @@ def test_the_example_without_one_line_loses_its_optimizer(train, tmp_path):
     finished(train(["broken.py"], "stopped", "--stop-at", MID_EPOCH))
     finished(train(["broken.py"], "resumed", "--resume", "stopped"))
     assert not equal_weights(tmp_path / "resumed", tmp_path / "straight")
-    assert told(tmp_path, "resumed").startswith(f"differs from step {MID_EPOCH + 1}: optimizer was lost")
+    assert told(tmp_path, "resumed").startswith(f"differs from batch {MID_EPOCH + 1}: optimizer was lost")
 
 
 def test_the_example_is_short():

@@ -10,14 +10,20 @@ from lab import atomic, diagnosis
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reference", metavar="REFERENCE.csv", help="trace of the uninterrupted run")
-    parser.add_argument("other", nargs="+", metavar="OTHER.csv", help="trace of the other run, or of each of its processes in order")
-    parser.add_argument("--json", help="JSON to write: verdict, step, culprits, sentence")
+    parser.add_argument("others", nargs="+", metavar="OTHER.csv", help="trace of the other run, or of each of its processes in order")
+    parser.add_argument("--repeat", metavar="CSV", help="trace of a second uninterrupted run, which tells whether runs repeat")
+    parser.add_argument("--unused", action="store_true", help="also name generators that differ and are never drawn from")
+    parser.add_argument("--json", metavar="FILE", help="JSON to write: the diagnosis and its sentence")
     args = parser.parse_args()
-    result = diagnosis.diagnose((args.reference, diagnosis.read(args.reference)), [(path, diagnosis.read(path)) for path in args.other])
-    result["sentence"] = diagnosis.sentence(result)
+    reference = diagnosis.read(args.reference)
+    repeatable = None
+    if args.repeat:
+        repeatable = diagnosis.diagnose(reference, [diagnosis.read(args.repeat)])["verdict"] == "identical"
+    found = diagnosis.diagnose(reference, [diagnosis.read(path) for path in args.others], repeatable)
+    found["sentence"] = diagnosis.sentence(found, args.unused)
     if args.json:
-        atomic.write_text(args.json, json.dumps(result, indent=2) + "\n")
-    print(result["sentence"])
+        atomic.write_text(args.json, json.dumps(found, indent=2) + "\n")
+    print(found["sentence"])
 
 
 if __name__ == "__main__":

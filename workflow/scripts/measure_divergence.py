@@ -71,7 +71,7 @@ def read(path):
     """Return the Ended run whose weights file is `path`. Raises LabError when a file that should stand beside it is missing."""
     path = Path(path)
     log, record = (path.with_name(path.stem + end) for end in ("_log.csv", "_record.npz"))
-    batches = [row.cells["batch"] for row in diagnosis.read(path.parent / "trace" / f"{path.stem}.csv")]
+    batches = [row.cells["batch"] for row in diagnosis.read(path.parent / "trace" / f"{path.stem}.csv").rows]
     weights = checkpoint.load(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:

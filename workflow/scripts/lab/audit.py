@@ -166,7 +166,7 @@ class Audit:
         case.passed = comparison.same_bits(self.straight.weights, left.weights) and case.first_differing_step is None
         case.diagnosis = self._noting(case, self._diagnosis, left)
         if case.first_differing_step is None and case.diagnosis and not case.passed:
-            case.first_differing_step = case.diagnosis["step"]
+            case.first_differing_step = case.diagnosis["row"]
         return case
 
     def _clean(self):
@@ -191,7 +191,7 @@ class Audit:
         reference, *legs = (folder / TRACE for folder in [*self.straight.folders, *left.folders])
         if not reference.exists():
             return None
-        found = diagnosis.diagnose((reference, diagnosis.read(reference)), [(path, diagnosis.read(path)) for path in legs])
+        found = diagnosis.diagnose(diagnosis.read(reference), [diagnosis.read(path) for path in legs])
         return {**found, "sentence": diagnosis.sentence(found)}
 
     def _shown(self, line):

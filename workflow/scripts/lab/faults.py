@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from lab import checkpoint, power_loss, system_calls, trace
+from lab import checkpoint, power_loss, system_calls
+from lab.digests import digest
 from lab.errors import LabError
 
 ERRORS = ["ENOSPC", "EIO", "EDQUOT", "EACCES"]
@@ -100,7 +101,7 @@ def shape_of(value):
     """Return what tells two checkpoints apart: keys, types and bits."""
     if isinstance(value, dict):
         return [(repr(key), shape_of(item)) for key, item in value.items()]
-    return type(value).__name__, trace.digest(value)
+    return type(value).__name__, digest(value)
 
 
 def count(saver, seed, bit_flips, truncations):

@@ -1,6 +1,4 @@
-"""A trace: step by step, digests of everything that goes into a training step, so that two runs can be held against each other.
-
-Put this file on a trainer's path (it needs torch, numpy and xxhash, nothing else):
+"""A trace: row by row, digests of everything that goes into a batch or an update, so that two runs can be held against each other.
 
     trace = Trace("trace.csv", model=model, optimizer=optimizer, scheduler=scheduler)
     ...
@@ -8,20 +6,7 @@ Put this file on a trainer's path (it needs torch, numpy and xxhash, nothing els
     loss = train_on(batch)
     trace.after_step(loss)
 
-The columns of the CSV, one row a step:
-
-- `at_step`: the step's number; `configuration`: digest of what was given as such;
-- NAME: a registered component. Of a module the parameters, of an optimizer its state, of another object what its state_dict() returns.
-  Numbers and text stand as they are, all else as a digest;
-- NAME.float16, NAME.bfloat16: digests of the component rounded to that precision. `=` before one says that the component holds just
-  the rounded values, `~` that it holds more;
-- NAME.unordered: a digest that doesn't see in which order the tensors stand;
-- NAME.buffers and NAME.gradients of a module, each with its roundings, and NAME.mode; NAME.settings of an optimizer: its
-  hyperparameters, but for the learning rate, and which parameters they are for;
-- NAME.kind: scheduler or scaler, of torch's own ones;
-- rng.torch, rng.cuda, rng.numpy, rng.python: the global generators;
-- `lr`, `batch` and whatever else before_step was given: what goes into this step alone;
-- `loss` and NAME.after, the parameters of each module: what came out of the step.
+It needs torch, numpy and xxhash, and of this project trace_format and digests, which say what stands in the file.
 """
 
 import csv
@@ -29,96 +14,116 @@ import errno
 import io
 import os
 import random
-from collections import deque
+import sys
 from collections.abc import Mapping
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-import xxhash
 
-PRECISIONS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-PLAIN = (type(None), bool, int, float, complex, str)
-LEAVES = (torch.Tensor, np.ndarray, np.generic, bytes, *PLAIN)
-# Of these and no others torch makes numpy arrays.
-IN_NUMPY = {
-    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
-    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
+from lab.digests import any_value, cell, describe, digest, show
+from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+CLASSES = {
+    "module": torch.nn.Module,
+    "optimizer": torch.optim.Optimizer,
+    "scheduler": torch.optim.lr_scheduler.LRScheduler,
+    "scaler": torch.amp.GradScaler,
+    "loader": (torch.utils.data.DataLoader, torch.utils.data.Sampler, torch.utils.data.Dataset),
+    "generator": GENERATORS,
 }
-KINDS = {"scheduler": torch.optim.lr_scheduler.LRScheduler, "scaler": torch.amp.GradScaler}
-# Columns of their own.
-RESERVED = ("at_step", "configuration", "lr", "batch", "loss", "rng")
-# This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
-GLANCE = 64
-GROUP = 262144
+# Attributes that every module has, whatever it remembers, and modules whose own ones go with the process.
+OF_EVERY_MODULE = {*vars(torch.nn.Module()), "training"}
+OF_THE_PROCESS = ("torch.nn.parallel", "torch.distributed")
+# So many objects are looked through for generators, but none of these.
+MOST_OBJECTS = 64
+NOT_LOOKED_THROUGH = tuple(CLASSES[kind] for kind in ("module", "optimizer", "scheduler", "scaler"))
 
 
 class Trace:
-    """Writes the trace of a run to the CSV file `path`: `before_step` and `after_step` around each training step.
+    """Writes the trace of a run to the CSV file `path`: `before_step` and `after_step` around each batch, or each update (`unit`).
 
     `components` are the things that the run remembers, by name: modules, optimizers, other objects with state_dict(), generators,
     tensors, or nested dicts and lists of those and of numbers and text. With `generators` the global ones of torch, numpy and
     Python are traced too. `configuration` is anything that says how the run was set up: traces with different ones can't be compared.
-    Reads only; nothing that it does changes a bit of the run. Raises ValueError for a name that can't be a column's, and for modules and
-    optimizers in dicts or lists, which wouldn't get all of their columns.
+
+    Raises ValueError for a name that can't be a column's, and for modules and optimizers in dicts or lists, which wouldn't get all of
+    their columns. From the first row on nothing that it does ends the run or changes a bit of it: what can't be looked at gets a cell that
+    says so and a line on standard error. A file that can't be written ends the trace, not the run: `error` is then the OSError, else None.
 
     A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows.
     """
 
-    def __init__(self, path, /, *, generators=True, configuration=None, **components):
+    def __init__(self, path, /, *, unit="batch", generators=True, configuration=None, **components):
+        if unit not in UNITS:
+            raise ValueError(f"trace: found {unit!r} as unit, wanted one of {', '.join(UNITS)}")
         for name, component in components.items():
             _check_name(name)
             parts = component.values() if isinstance(component, Mapping) else component if isinstance(component, (list, tuple)) else ()
             if any(isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) for part in parts):
                 raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
-        self.columns, self.row, self.parameters = None, None, {}
+        self.unit, self.columns, self.row, self.begun = unit, None, None, False
+        self.error, self.told = None, set()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.file = open(path, "wb", buffering=0)  # noqa: SIM115, kept open over the run
+        self._write([TITLE, VERSION, unit])
 
     def before_step(self, step, batch=None, lr=None, **others):
-        """Take down all that goes into step number `step`: components, generators, `batch`, learning rate and `others`, by name.
+        """Write down all that goes into row number `step`: components, generators, `batch`, learning rate and `others`, by name.
 
-        The learning rate is the registered optimizer's unless `lr` is given. Raises TypeError for a value that has no digest and ValueError
-        for a name that can't be a column's or that a component has.
+        The learning rate is the registered optimizers' unless `lr` is given. Raises, at the first row, ValueError for a name that can't be
+        a column's or that a component has.
         """
-        for name in others:
-            _check_name(name)
-            if name in self.components:
-                raise ValueError(f"trace: found {name} as a component and among what the step is given, wanted another name")
-        self.row = {"at_step": int(step), "configuration": self.configuration}
-        rates = []
-        self.parameters = {
-            name: dict(part.named_parameters()) for name, part in self.components.items() if isinstance(part, torch.nn.Module)
-        }
-        # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
-        owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
-        places = {id(parameter): place for place, parameter in enumerate(owned)}
-        for name, component in self.components.items():
-            self.row.update(state_columns(name, component, self.parameters.get(name), places))
-            if isinstance(component, torch.optim.Optimizer):
-                rates += [float(group["lr"]) for group in component.param_groups]
-        if self.generators:
-            self.row.update({f"rng.{name}": digest(state) for name, state in global_generators().items()})
-        self.row["lr"] = cell(rates[0] if len(set(rates)) == 1 else rates) if lr is None else cell(lr)
-        self.row["batch"] = cell(batch)
-        self.row.update({name: cell(value) for name, value in others.items()})
+        for name in list(others):
+            try:
+                _check_name(name)
+                if name in self.components:
+                    raise ValueError(f"trace: found {name} as a component and among what the step is given, wanted another name")
+            except ValueError as error:
+                if not self.begun:
+                    raise
+                self._tell(str(error))
+                del others[name]
+        self.row = {NUMBER: int(step), CONFIGURATION: self.configuration}
+        with self._undisturbed() as states:
+            self.parameters = {name: dict(part.named_parameters()) for name, part in self.components.items() if kind_of(part) == "module"}
+            # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
+            owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
+            self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
+            self.waiting = {name: _smallest_waiting(parameters) for name, parameters in self.parameters.items()}
+            for name in self.components:
+                self._add(name, lambda name=name: self._state(name))
+            if self.generators:
+                for name, state in generator_states(states).items():
+                    self._add(f"rng.{name}", lambda name=name, state=state: {f"rng.{name}": digest(state)})
+            self._add(RATE, lambda: {RATE: self._rate() if lr is None else cell(_rate(lr))})
+            for name, value in {BATCH: batch, **others}.items():
+                self._add(name, lambda name=name, value=value: show(name, value))
 
     def after_step(self, loss=None):
-        """Take down what came out of the step, `loss` and the modules' parameters, and write the row.
+        """Write down what came out, `loss` and the state of what may have changed, and write the row to the file.
 
-        Raises ValueError when the step was given other values than the first one.
+        Raises ValueError when before_step wasn't called.
         """
-        self.row["loss"] = "" if loss is None else repr(float(loss.item() if isinstance(loss, torch.Tensor) else loss))
-        self.row.update({f"{name}.after": digest(parameters) for name, parameters in self.parameters.items()})
-        if self.columns is None:
+        if self.row is None:
+            raise ValueError("trace: found after_step without before_step, wanted before_step first")
+        with self._undisturbed():
+            self._add(LOSS, lambda: {LOSS: "" if loss is None else repr(float(loss.item() if isinstance(loss, torch.Tensor) else loss))})
+            for name, waiting in self.waiting.items():
+                if waiting and _was_thrown_away(*waiting):
+                    self.row.update(describe(f"{name}.gradients", {}))
+            for name in self.components:
+                self._add(f"{name}.{AFTER}", lambda name=name: self._outputs(name))
+            if any(kind_of(component) == "optimizer" for component in self.components.values()):
+                self._add(f"{RATE}.{AFTER}", lambda: {f"{RATE}.{AFTER}": self._rate()})
+        if self.columns != list(self.row):
             self.columns = list(self.row)
             self._write(self.columns)
-        missing = [name for name in self.columns if name not in self.row]
-        if missing:
-            raise ValueError(f"trace: step {self.row['at_step']} has no {missing[0]}, which the first step had")
-        self._write([self.row[name] for name in self.columns])
+        self._write(self.row.values())
+        self.row, self.begun = None, True
 
     def state_dict(self):
         """Return what is written so far, for a run that keeps it and is killed."""
@@ -126,16 +131,100 @@ class Trace:
 
     def load_state_dict(self, state):
         """Begin the file, which must be empty, with what another process had written of this run."""
+        self.file.seek(0)
+        self.file.truncate()
         self._append(state.encode())
-        self.columns = next(csv.reader(io.StringIO(state)))
 
     def close(self):
         self.file.close()
 
+    def _state(self, name):
+        """Return the columns of the component `name` as they are before the step."""
+        return state_columns(name, self.components[name], self.parameters.get(name), self.places, look=not self.begun)
+
+    def _outputs(self, name):
+        """Return the columns of the component `name` as it is after the step: of what holds tensors."""
+        component = self.components[name]
+        if kind_of(component) == "module":
+            buffers = dict(component.named_buffers())
+            return {f"{name}.{AFTER}": digest(self.parameters[name]), f"{name}.buffers.{AFTER}": digest(buffers)}
+        if kind_of(component) == "optimizer":
+            parts = optimizer_parts(component, self.places)
+            return {f"{name}.{part}{AFTER}": digest(value) for part, value in parts.items() if part != "attributes."}
+        if kind_of(component) in ("scheduler", "scaler", "loader", "generator"):
+            return {}
+        return {f"{name}.{AFTER}": digest(state_of(component)) if self.row.get(f"{name}.dtypes") else ""}
+
+    def _rate(self):
+        """Return the cell of the learning rates in the registered optimizers' groups, one if all are the same."""
+        optimizers = [part for part in self.components.values() if kind_of(part) == "optimizer"]
+        rates = [_rate(group.get("lr")) for part in optimizers for group in part.param_groups]
+        return cell(rates[0] if len(set(map(repr, rates))) == 1 else rates)
+
+    def _add(self, name, columns):
+        """Add what `columns()` returns to the row, or where that fails, that `name` was not looked at and why."""
+        try:
+            added = columns()
+        except Exception as error:
+            why = type(error).__name__
+            self.row.update({name: f"{UNSEEN}{why}", f"{name}.unseen": why})
+            return self._tell(f"trace: {name} can't be looked at: {why}: {' '.join(str(error).split())}")
+        self.row.update(added)
+        for column, types in added.items():
+            if column.endswith(".unseen") and types:
+                self._tell(f"trace: {column.removesuffix('.unseen')} holds {types}, which has no digest: not looked at")
+
+    @contextmanager
+    def _undisturbed(self):
+        """Yield the states of the global generators, and leave them and those that the components hold as they were.
+
+        Some objects draw from a generator when they are asked for their state.
+        """
+        states = _global_states()
+        held = [(generator, _get_state(generator)) for generator in self._held_generators()]
+        try:
+            yield states
+        finally:
+            if not _same(_global_states(), states):
+                _set_global_states(states)
+            for generator, state in held:
+                if not _same(_get_state(generator), state):
+                    _set_state(generator, state)
+
+    def _held_generators(self):
+        """Return the generators that loaders, samplers and the like among the components hold."""
+        found, seen, waiting = [], set(), list(self.components.values())
+        while waiting and len(seen) < MOST_OBJECTS:
+            value = waiting.pop()
+            if id(value) in seen or isinstance(value, (type, torch.Tensor, *NOT_LOOKED_THROUGH)):
+                continue
+            seen.add(id(value))
+            if isinstance(value, GENERATORS):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                waiting += value[:MOST_OBJECTS]
+            elif isinstance(value, dict):
+                waiting += list(value.values())[:MOST_OBJECTS]
+            elif hasattr(value, "__dict__"):
+                waiting += list(vars(value).values())
+        return found
+
+    def _tell(self, line):
+        """Say a line on standard error, once."""
+        if line not in self.told:
+            self.told.add(line)
+            print(line, file=sys.stderr)
+
     def _write(self, cells):
+        if self.error:
+            return
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
-        self._append(line.getvalue().encode())
+        try:
+            self._append(line.getvalue().encode())
+        except OSError as error:
+            self.error = error
+            self._tell(f"trace: {self.file.name} can't be written: {error.strerror}; it ends here")
 
     def _append(self, content):
         end = self.file.tell()
@@ -145,120 +234,136 @@ class Trace:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file.name))
 
 
-def digest(value):
-    """Return a 128-bit digest of `value`, as 32 hex digits: of its values, dtypes and shapes, in the order of sorted keys.
-
-    Where tensors lie, their strides, the keys' names and the order of a dict's entries make no difference.
-    """
-    return _joined(_leaf_digest(leaf) for leaf in leaves(value))
-
-
-def cell(value):
-    """Return what a column shows of `value`: a number or text as it is, the digest of anything else."""
-    if isinstance(value, PLAIN):
-        return repr(value)
-    return digest(value)
-
-
-def state_columns(name, component, parameters=None, places=None):
-    """Return a component's columns and their cells as a dict; see the module's text for what they are.
+def state_columns(name, component, parameters=None, places=None, look=True):
+    """Return a component's columns and their cells as a dict; see trace_format for what they are.
 
     `parameters` is a module's dict(named_parameters()), where it is at hand: finding them takes time. `places` are numbers by the id of
     parameters, in the order of which an optimizer's state is taken; state of parameters without one comes last, in the optimizer's order.
+    `look`: see `describe`.
     """
-    if isinstance(component, torch.nn.Module):
+    kind = kind_of(component)
+    if kind == "module":
         parameters = dict(component.named_parameters()) if parameters is None else parameters
-        gradients = {key: parameter.grad for key, parameter in parameters.items() if parameter.grad is not None and _any(parameter.grad)}
+        gradients = {key: part.grad for key, part in parameters.items() if part.grad is not None and any_value(part.grad)}
+        modules = dict(component.named_modules())
         return {
-            **_tensor_columns(name, parameters, scalars=True),
-            **_tensor_columns(f"{name}.buffers", dict(component.named_buffers()), scalars=True),
+            **describe(name, parameters, look),
+            **describe(f"{name}.buffers", dict(component.named_buffers()), look),
             # None, zero and never computed are the same to a step.
-            **_tensor_columns(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, scalars=True),
-            f"{name}.mode": _mode(component),
+            **describe(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, look),
+            f"{name}.mode": _flags([module.training for module in modules.values()], "train", "eval"),
+            f"{name}.trainable": _flags([part.requires_grad for part in parameters.values()], "all", "none"),
+            f"{name}.attributes": cell([_attributes(module) for module in modules.values()]),
+            f"{name}.kind": kind,
         }
-    if isinstance(component, torch.optim.Optimizer):
-        owners = [parameter for group in component.param_groups for parameter in group["params"]]
-        places = places or {}
-        place = {id(owner): places.get(id(owner), len(places) + index) for index, owner in enumerate(owners)}
-        # Read directly: Optimizer.state_dict() imports torch's compiler.
-        state = {place[id(owner)]: component.state[owner] for owner in owners if owner in component.state}
-        settings = [
-            {**{key: group[key] for key in group if key != "lr"}, "params": sorted(place[id(owner)] for owner in group["params"])}
-            for group in component.param_groups
-        ]
-        return {**_tensor_columns(name, state), f"{name}.settings": digest(settings)}
-    kind = {f"{name}.kind": kind for kind, wanted in KINDS.items() if isinstance(component, wanted)}
-    value = component.state_dict() if hasattr(component, "state_dict") else component
-    if any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in leaves(value)):
-        return {**_tensor_columns(name, value), **kind}
-    return {name: cell(value), **kind}
+    if kind == "optimizer":
+        parts = optimizer_parts(component, places or {})
+        return {
+            **describe(name, parts[""], look),
+            **describe(f"{name}.parameters", parts["parameters."], look),
+            f"{name}.settings": digest(parts["settings."]),
+            f"{name}.attributes": cell(parts["attributes."]),
+            f"{name}.kind": kind,
+        }
+    return {**describe(name, state_of(component), look), f"{name}.kind": kind}
+
+
+def kind_of(component):
+    """Return which of KINDS a component is of, "" for none of them."""
+    found = next((kind for kind in KINDS if isinstance(component, CLASSES[kind])), "")
+    return found or ("loader" if hasattr(component, "__iter__") and hasattr(component, "state_dict") else "")
+
+
+def state_of(component):
+    """Return what a component that is neither a module nor an optimizer remembers: what its state_dict() returns, or else itself."""
+    if isinstance(component, type) or not callable(getattr(component, "state_dict", None)):
+        return component
+    iterator = next((name for name in ("_iterator", "_it") if hasattr(component, name)), None)
+    if (iterator and getattr(component, iterator) is None) or getattr(component, "_BaseNode__initialized", True) is False:
+        # A loader of torchdata's that hasn't begun would begin in order to tell, and then not begin again.
+        loaded = next((getattr(component, name) for name in ("next_iter_state", "_next_iter_state_dict") if hasattr(component, name)), None)
+        return {"begun": False, "loaded": loaded}
+    return component.state_dict()
+
+
+def optimizer_parts(optimizer, places):
+    """Return what an optimizer remembers, with the optimizers inside it: its state under "", and under "parameters.", "settings." and
+    "attributes." the parameters that have no place in `places`, the hyperparameters but for the learning rate, and plain attributes.
+    """
+    optimizers = _with_inner_ones(optimizer)
+    # Read directly: Optimizer.state_dict() imports torch's compiler.
+    groups = list({id(group): group for part in optimizers for group in part.param_groups}.values())
+    states = list({id(part.state): part.state for part in optimizers}.values())
+    owners = list({id(owner): owner for group in groups for owner in group["params"]}.values())
+    place = {id(owner): places.get(id(owner), len(places) + index) for index, owner in enumerate(owners)}
+    settings = [
+        {**{key: group[key] for key in group if key != "lr"}, "params": sorted(place[id(owner)] for owner in group["params"])}
+        for group in groups
+    ]
+    attributes = [
+        {key: value for key, value in vars(part).items() if not key.startswith("_") and isinstance(value, (bool, int, float, str))}
+        for part in optimizers
+    ]
+    return {
+        "": [_by_owner(state, place) for state in states] if len(states) > 1 else _by_owner(states[0], place),
+        "parameters.": [owner for owner in owners if id(owner) not in places],
+        "settings.": settings,
+        "attributes.": attributes,
+    }
 
 
 def global_generators():
     """Return the states of the global generators by name; the CUDA devices' where torch has started them."""
+    return generator_states(_global_states())
+
+
+def generator_states(states):
+    """Return the states of generators by name, as what the generators give, in a form that is quick to digest."""
+    version, internal, gauss = states["python"]
+    return {**states, "python": [version, np.array(internal, dtype=np.uint32), gauss]}
+
+
+def _global_states():
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
-    name, keys, *rest = np.random.get_state()
-    version, internal, gauss = random.getstate()
-    return {**states, "numpy": [name, keys, *rest], "python": [version, np.array(internal, dtype=np.uint32), gauss]}
+    return {**states, "numpy": np.random.get_state(), "python": random.getstate()}
 
 
-def leaves(value):
-    """Yield the tensors, arrays, numbers and texts in `value`, dicts in the order of their sorted keys.
+def _set_global_states(states):
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])
+    np.random.set_state(states["numpy"])
+    random.setstate(states["python"])
 
-    Raises TypeError for an object without state_dict() that is none of those.
-    """
-    if _is_leaf(value):
-        yield value
-    elif isinstance(value, Mapping):
-        for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
-            item = value[key]
-            # A generator for each takes longer than to look.
-            if _is_leaf(item):
-                yield item
-            else:
-                yield from leaves(item)
-    elif isinstance(value, (list, tuple, deque)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, torch.Tensor):
-        yield from _leaves_of_sparse(value.detach())
-    elif isinstance(value, np.ndarray):
-        # Of objects, whose bytes are addresses.
-        yield from leaves(value.tolist())
-    elif isinstance(value, (set, frozenset)):
-        yield from sorted(map(repr, value))
-    elif hasattr(value, "state_dict"):
-        yield from leaves(value.state_dict())
-    elif isinstance(value, torch.Generator):
-        yield value.get_state()
-    elif isinstance(value, np.random.Generator):
-        yield from leaves(value.bit_generator.state)
-    elif isinstance(value, random.Random):
-        yield from leaves(value.getstate())
-    elif isinstance(value, (torch.dtype, torch.device)):
-        yield str(value)
+
+def _get_state(generator):
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator, state):
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
     else:
-        raise TypeError(f"trace: found a {type(value).__name__}, wanted tensors, numbers, text or an object with state_dict()")
+        generator.set_state(state)
 
 
-def _is_leaf(value):
-    if isinstance(value, torch.Tensor):
-        return value.layout is torch.strided
-    return isinstance(value, LEAVES) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
-
-
-def _leaves_of_sparse(tensor):
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        yield from (repr(tuple(tensor.shape)), tensor.indices(), tensor.values())
-    else:
-        yield tensor.to_dense()
-
-
-def _any(gradient):
-    return bool((gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient).any())
+def _same(one, other):
+    """Whether two states of generators, nested as they may be, are the same."""
+    if isinstance(one, dict):
+        return all(_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, (list, tuple)) and len(one) < 100:
+        return all(map(_same, one, other))
+    return one == other
 
 
 def _check_name(name):
@@ -266,94 +371,60 @@ def _check_name(name):
         raise ValueError(f"trace: found {name} as a name, wanted one without a dot that is none of {', '.join(RESERVED)}")
 
 
-def _tensor_columns(name, value, scalars=False):
-    """Return the columns of `value`'s tensors. With `scalars` those without dimensions, which in an optimizer's state count steps, are
-    rounded too.
+def _rate(value):
+    """Return a learning rate as a number of Python's, whatever number it is, and anything else as it is."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, (int, float, np.number)) else value
+
+
+def _flags(flags, every, none):
+    if len(set(flags)) <= 1:
+        return every if all(flags) else none
+    return f"{sum(flags)} of {len(flags)} {every} {digest(flags)}"
+
+
+def _attributes(module):
+    """Return what a module remembers beside its tensors: its attributes that are numbers, text, true or false, and its extra state."""
+    if type(module).__module__.startswith(OF_THE_PROCESS):
+        return {}
+    plain = {key: value for key, value in vars(module).items() if isinstance(value, (bool, int, float, str)) and key not in OF_EVERY_MODULE}
+    if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+        plain["get_extra_state"] = module.get_extra_state()
+    return plain
+
+
+def _smallest_waiting(parameters):
+    """Return the smallest of the parameters that have a gradient, and that; None if there is none."""
+    waiting = [parameter for parameter in parameters.values() if parameter.grad is not None]
+    smallest = min(waiting, key=torch.Tensor.numel, default=None)
+    return None if smallest is None else (smallest, smallest.grad)
+
+
+def _was_thrown_away(parameter, gradient):
+    """Whether a gradient that waited before the step was cleared, and not added to: then it was no state.
+
+    Backward passes add to a gradient in place, unless they build a graph.
     """
-    digests, without_values, roundings = [], [], _Roundings()
-    for leaf in leaves(value):
-        digests.append(_leaf_digest(leaf))
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and (scalars or leaf.dim() > 0):
-            # Right after its digest, while its values lie in the processor's cache.
-            roundings.add(leaf.detach())
-            without_values.append(_header("float", leaf.shape))
-        else:
-            without_values.append(digests[-1])
-    rounded = {f"{name}.{precision}": rounding for precision, rounding in roundings.digests(without_values).items()}
-    return {name: _joined(digests), **rounded, f"{name}.unordered": _joined(sorted(digests))}
+    return parameter.grad is not None and parameter.grad is not gradient and not parameter.grad.requires_grad
 
 
-class _Roundings:
-    """Digests of tensors' values, rounded to each precision. Tensors are gathered to about GROUP values: many small conversions cost
-    more than few.
-    """
-
-    def __init__(self):
-        self.hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
-        self.exact = dict.fromkeys(PRECISIONS, True)
-        self.group, self.size = [], 0
-
-    def add(self, tensor):
-        group = self.group
-        if group and (self.size + tensor.numel() > GROUP or tensor.dtype != group[0].dtype or tensor.device != group[0].device):
-            self._round_group()
-        self.group.append(tensor.flatten())
-        self.size += tensor.numel()
-
-    def _round_group(self):
-        values = torch.cat(self.group) if len(self.group) > 1 else self.group[0]
-        self.group, self.size = [], 0
-        for precision, dtype in PRECISIONS.items():
-            narrow = values.to(dtype)
-            if self.exact[precision]:
-                self.exact[precision] = _equal(narrow[:GLANCE], values[:GLANCE]) and _equal(narrow, values)
-            self.hashers[precision].update(_buffer(narrow))
-
-    def digests(self, others):
-        """Return, by precision, the digest of the tensors that were added and of `others`, what else tells them apart."""
-        if self.group:
-            self._round_group()
-        return {name: ("=" if self.exact[name] else "~") + _joined([*others, self.hashers[name].digest()]) for name in PRECISIONS}
+def _with_inner_ones(optimizer):
+    """Return an optimizer and those inside it: in its attributes, or in lists and dicts there."""
+    found, waiting = [], [optimizer]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, torch.optim.Optimizer):
+            if all(value is not other for other in found):
+                found.append(value)
+                waiting += [part for key, part in vars(value).items() if key not in ("state", "param_groups", "defaults")]
+        elif isinstance(value, (list, tuple)):
+            waiting += [part for part in value if isinstance(part, torch.optim.Optimizer)]
+        elif isinstance(value, dict):
+            waiting += [part for part in value.values() if isinstance(part, torch.optim.Optimizer)]
+    return found
 
 
-def _equal(narrow, values):
-    # Of the bits, since NaN equals nothing.
-    return torch.equal(narrow.to(values.dtype).view(torch.uint8), values.view(torch.uint8))
-
-
-def _buffer(values):
-    """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the dtype."""
-    if not (values.is_cpu and values.is_contiguous()):
-        values = values.cpu().contiguous()
-    if values.dtype not in IN_NUMPY:
-        values = values.flatten().view(torch.uint8)
-    try:
-        return values.numpy()
-    except RuntimeError:
-        # A view that torch conjugates or negates when it is read.
-        return values.resolve_conj().resolve_neg().numpy()
-
-
-def _leaf_digest(leaf):
-    if isinstance(leaf, torch.Tensor):
-        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(_buffer(leaf.detach() if leaf.requires_grad else leaf))
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(leaf.tobytes())
-    return xxhash.xxh3_128_digest(f"{type(leaf).__name__} {leaf!r}".encode())
-
-
-@cache
-def _header(dtype, shape):
-    """Return what tells tensors of the same bytes apart; the same for torch's and numpy's names of a dtype."""
-    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)} ".encode()
-
-
-def _joined(digests):
-    return xxhash.xxh3_128(b"".join(digests)).hexdigest()
-
-
-def _mode(module):
-    flags = [part.training for part in module.modules()]
-    if len(set(flags)) == 1:
-        return "train" if flags[0] else "eval"
-    return f"mixed {digest(flags)}"
+def _by_owner(state, place):
+    """Return an optimizer's state by the places of the parameters that it is of; what is of none of them by a name of its own."""
+    return {place.get(id(owner), f"other {index}"): value for index, (owner, value) in enumerate(state.items())}
