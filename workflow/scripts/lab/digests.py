@@ -68,7 +68,7 @@ def leaves(value):
     if _is_leaf(value):
         yield value
     elif isinstance(value, Mapping):
-        for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
+        for key in _sorted_keys(value):
             item = value[key]
             # A generator for each takes longer than to look.
             if _is_leaf(item):
@@ -142,6 +142,13 @@ def describe(name, value, look=True):
 def any_value(tensor):
     """Whether a tensor holds anything but zeros."""
     return bool((tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor).any())
+
+
+def _sorted_keys(mapping):
+    try:
+        return sorted(mapping)
+    except TypeError:
+        return sorted(mapping, key=lambda key: (type(key).__name__, str(key)))
 
 
 def _is_leaf(value):
@@ -248,6 +255,8 @@ def _is_rounded(values, dtype):
 
 def _buffer(values):
     """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the dtype."""
+    if values.requires_grad:
+        values = values.detach()
     if not (values.is_cpu and values.is_contiguous()):
         values = values.cpu().contiguous()
     if values.dtype not in IN_NUMPY:
@@ -261,7 +270,7 @@ def _buffer(values):
 
 def _leaf_digest(leaf):
     if isinstance(leaf, torch.Tensor):
-        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(_buffer(leaf.detach() if leaf.requires_grad else leaf))
+        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(_buffer(leaf))
     if isinstance(leaf, np.generic) and isinstance(leaf.item(), PLAIN):
         # A number of numpy's comes back from many files as one of Python's.
         leaf = leaf.item()

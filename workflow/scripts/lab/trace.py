@@ -36,6 +36,7 @@ CLASSES = {
 }
 # Attributes that every module has, whatever it remembers, and modules whose own ones go with the process.
 OF_EVERY_MODULE = {*vars(torch.nn.Module()), "training"}
+PLAIN_ATTRIBUTES = {bool, int, float, str}
 OF_THE_PROCESS = ("torch.nn.parallel", "torch.distributed")
 # So many objects are looked through for generators, but none of these.
 MOST_OBJECTS = 64
@@ -245,15 +246,15 @@ def state_columns(name, component, parameters=None, places=None, look=True):
     if kind == "module":
         parameters = dict(component.named_parameters()) if parameters is None else parameters
         gradients = {key: part.grad for key, part in parameters.items() if part.grad is not None and any_value(part.grad)}
-        modules = dict(component.named_modules())
+        modules = list(component.modules())
         return {
             **describe(name, parameters, look),
             **describe(f"{name}.buffers", dict(component.named_buffers()), look),
             # None, zero and never computed are the same to a step.
             **describe(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, look),
-            f"{name}.mode": _flags([module.training for module in modules.values()], "train", "eval"),
+            f"{name}.mode": _flags([module.training for module in modules], "train", "eval"),
             f"{name}.trainable": _flags([part.requires_grad for part in parameters.values()], "all", "none"),
-            f"{name}.attributes": cell([_attributes(module) for module in modules.values()]),
+            f"{name}.attributes": cell([_attributes(module) for module in modules]),
             f"{name}.kind": kind,
         }
     if kind == "optimizer":
@@ -297,11 +298,11 @@ def optimizer_parts(optimizer, places):
     owners = list({id(owner): owner for group in groups for owner in group["params"]}.values())
     place = {id(owner): places.get(id(owner), len(places) + index) for index, owner in enumerate(owners)}
     settings = [
-        {**{key: group[key] for key in group if key != "lr"}, "params": sorted(place[id(owner)] for owner in group["params"])}
+        {**{key: group[key] for key in group if key != "lr"}, "params": repr(sorted(place[id(owner)] for owner in group["params"]))}
         for group in groups
     ]
     attributes = [
-        {key: value for key, value in vars(part).items() if not key.startswith("_") and isinstance(value, (bool, int, float, str))}
+        {key: value for key, value in vars(part).items() if type(value) in PLAIN_ATTRIBUTES and not key.startswith("_")}
         for part in optimizers
     ]
     return {
