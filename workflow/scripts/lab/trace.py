@@ -52,6 +52,8 @@ RESERVED = ("at_step", "configuration", "lr", "batch", "loss", "rng")
 # This many values of a tensor are looked at before all of it is, to see whether rounding changes it.
 GLANCE = 64
 GROUP = 262144
+# Bytes that are read of a file at once.
+CHUNK = 2**20
 
 
 class Trace:
@@ -63,19 +65,22 @@ class Trace:
     Reads only; nothing that it does changes a bit of the run. Raises ValueError for a name that can't be a column's, and for modules and
     optimizers in dicts or lists, which wouldn't get all of their columns.
 
-    A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows.
+    A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows. A run that kept what
+    `state_dict` returned goes on with the file when it gives that as `resume`: what was written after it is cut away, and ValueError
+    raised when the file doesn't hold what it did.
     """
 
-    def __init__(self, path, /, *, generators=True, configuration=None, **components):
+    def __init__(self, path, /, *, generators=True, configuration=None, resume=None, **components):
         for name, component in components.items():
             _check_name(name)
             parts = component.values() if isinstance(component, Mapping) else component if isinstance(component, (list, tuple)) else ()
             if any(isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) for part in parts):
                 raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
-        self.columns, self.row, self.parameters = None, None, {}
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "wb", buffering=0)  # noqa: SIM115, kept open over the run
+        self.row, self.parameters = None, {}
+        self.file = AppendedFile(path, resume)
+        header = next(self.file.contents(), b"").partition(b"\n")[0]
+        self.columns = next(csv.reader([header.decode()])) if header else None
 
     def before_step(self, step, batch=None, lr=None, **others):
         """Take down all that goes into step number `step`: components, generators, `batch`, learning rate and `others`, by name.
@@ -121,13 +126,8 @@ class Trace:
         self._write([self.row[name] for name in self.columns])
 
     def state_dict(self):
-        """Return what is written so far, for a run that keeps it and is killed."""
-        return Path(self.file.name).read_text(encoding="utf-8")
-
-    def load_state_dict(self, state):
-        """Begin the file, which must be empty, with what another process had written of this run."""
-        self._append(state.encode())
-        self.columns = next(csv.reader(io.StringIO(state)))
+        """Return how much is written so far and a digest of it, for a run that keeps it and is killed. What is written is synced first."""
+        return self.file.state_dict()
 
     def close(self):
         self.file.close()
@@ -135,14 +135,81 @@ class Trace:
     def _write(self, cells):
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
-        self._append(line.getvalue().encode())
+        self.file.append(line.getvalue().encode())
 
-    def _append(self, content):
-        end = self.file.tell()
+
+class AppendedFile:
+    """A file at `path` that grows by whole pieces: a new one, or, with `resume`, the one that a `state_dict` was taken of.
+
+    Of that one what comes after is cut away. Raises ValueError when the file doesn't begin with what it held then.
+    """
+
+    def __init__(self, path, resume=None):
+        self.path, self.size, self.hasher = Path(path), 0, xxhash.xxh3_128()
+        if resume is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = open(path, "w+b", buffering=0)  # noqa: SIM115, kept open
+            return
+        try:
+            self.file = open(path, "r+b", buffering=0)  # noqa: SIM115, kept open
+        except OSError as error:
+            raise ValueError(f"{path}: can't be gone on with: {error.strerror}") from error
+        try:
+            self._go_on(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _go_on(self, resume):
+        if not isinstance(resume, dict) or resume.keys() != {"bytes", "digest"} or type(resume["bytes"]) is not int or resume["bytes"] < 0:
+            raise ValueError(f"{self.path}: found no size and digest to go on from")
+        self.size = resume["bytes"]
+        for chunk in self._chunks():
+            self.hasher.update(chunk)
+        if self.hasher.hexdigest() != resume["digest"]:
+            raise ValueError(f"{self.path}: found other bytes than those that were written")
+        self.file.truncate(self.size)
+        self.file.seek(self.size)
+
+    def append(self, content):
+        """Write `content` at the end in one piece. Raises OSError when not all of it can be written; then no part of it stays."""
         if self.file.write(content) < len(content):
-            # A full disk takes a part; a trace has whole rows.
-            self.file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file.name))
+            # A full disk takes a part.
+            self.file.truncate(self.size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self.size += len(content)
+        self.hasher.update(content)
+
+    def contents(self):
+        """Yield what was appended, from the beginning on, in pieces. It is read from the file that was opened, whatever its name is by now.
+
+        Raises ValueError, after the last piece, when somebody else has changed it.
+        """
+        found = xxhash.xxh3_128()
+        for chunk in self._chunks():
+            found.update(chunk)
+            yield chunk
+        if found.digest() != self.hasher.digest():
+            raise ValueError(f"{self.path}: found other bytes than those that were written")
+
+    def _chunks(self):
+        for begin in range(0, self.size, CHUNK):
+            wanted = min(CHUNK, self.size - begin)
+            try:
+                chunk = os.pread(self.file.fileno(), wanted, begin)
+            except OSError as error:
+                raise ValueError(f"{self.path}: can't be read: {error.strerror}") from error
+            if len(chunk) < wanted:
+                raise ValueError(f"{self.path}: found fewer bytes than the {self.size} that were written")
+            yield chunk
+
+    def state_dict(self):
+        """Return how many bytes were appended and a digest of them, once they are on the disk."""
+        os.fsync(self.file.fileno())
+        return {"bytes": self.size, "digest": self.hasher.hexdigest()}
+
+    def close(self):
+        self.file.close()
 
 
 def digest(value):
