@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -169,7 +170,7 @@ def flip(content):
 def test_damaged_progress_is_said_and_discarded(folder, expected, damage):
     job = Job(folder)
     job.end(signal.SIGKILL)
-    for path in folder.glob("out.pth.progress*"):
+    for path in filter(Path.exists, each_progress(folder)):
         path.write_bytes(damage(path.read_bytes()))
     result = job.run()
     assert result.returncode == 0
