@@ -67,7 +67,7 @@ def try_with(size, folder, targets, expected):
     if "Traceback" in said:
         wrong.append(f"it said a traceback: {said[-4000:]}")
     wrong += torn_checkpoints(folder / "full")
-    wrong += [f"{path.name} left" for path in (folder / "full").rglob("*.tmp")]
+    wrong += [f"{path.name} left" for pattern in ("*.tmp", "*.lock") for path in (folder / "full").rglob(pattern)]
     if (folder / "room.status").read_text().strip() != "0":
         wrong.append(f"it failed with room: {(folder / 'room.txt').read_text()[-2000:]}")
     found = artifacts(folder / "room")

@@ -57,7 +57,7 @@ def main():
         shutil.rmtree(disturbed)
     found = artifacts(disturbed)
     different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    left = [str(path) for pattern in ("*.tmp", "*.progress", "*.previous") for path in disturbed.rglob(pattern)]
+    left = [str(path) for pattern in ("*.tmp", "*.progress*") for path in disturbed.rglob(pattern)]
     counts = f"{len(found)} artifacts, {len(different)} different, {len(torn)} torn, {len(left)} left over"
     print(f"{kills} kills ({args.signal}), {starts} starts: {counts}")
     if different or torn or left:

@@ -161,7 +161,9 @@ def test_crash_on_resume_is_a_failed_case_with_its_last_line(run, tmp_path):
 def test_broken_trace_is_a_note_and_no_failure(run):
     result = run(command("bad trace"), stops={})
     assert result["outcome"] == "exact"
-    assert cases(result)["repeat"]["notes"] == ["straight/trace.csv: found 'nonsense' as its first line, wanted 'exact-resume trace' with version and unit"]
+    assert cases(result)["repeat"]["notes"] == [
+        "straight/trace.csv: found 'nonsense' as its first line, wanted 'exact-resume trace' with version and unit"
+    ]
 
 
 def test_process_that_ends_before_the_kill_is_not_tried_and_not_failed(run):

@@ -1,16 +1,19 @@
 """Whatever a checkpoint file is, no code in it runs and the user gets one line; a damaged one is never loaded as if it were whole."""
 
 import io
+import json
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from hostile.files import FILES
+from conftest import failed_with_one_line
+from hostile.files import FILES, RICH_FILES
 from lab import checkpoint, data, state
 from lab.errors import LabError
 from lab.run import Run
+from test_exactness import configured, stopped_at
 
 MUTATIONS = 10_000
 
@@ -27,7 +30,7 @@ def good(tiny, tokens):
 
 
 def test_there_are_enough_of_them():
-    assert len(FILES) >= 30
+    assert len(FILES) >= 80
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -40,6 +43,63 @@ def test_hostile_file_is_refused_in_one_line_and_runs_nothing(name, good, make_r
     assert str(refused.value).startswith(f"{path}: ")
     assert "\n" not in str(refused.value)
     assert "weights_only" not in str(refused.value), "torch's advice to read it all the same"
+
+
+@pytest.fixture(scope="module")
+def rich(tiny):
+    """A function that makes a run which remembers everything."""
+    return configured(tiny, "everything")
+
+
+@pytest.fixture(scope="module")
+def rich_good(rich):
+    return stopped_at(rich, 4)
+
+
+@pytest.mark.parametrize("name", RICH_FILES)
+def test_hostile_file_of_a_run_that_remembers_everything_is_refused_in_one_line(name, rich, rich_good, tmp_path):
+    path = tmp_path / "resume.pth"
+    RICH_FILES[name](path, rich_good)
+    with pytest.raises(LabError) as refused:
+        rich().resume(checkpoint.load(path), path, {})
+    assert str(refused.value).startswith(f"{path}: component ")
+    assert "\n" not in str(refused.value)
+
+
+def test_good_file_of_a_run_that_remembers_everything_is_not_refused(rich, rich_good, tmp_path):
+    checkpoint.save(tmp_path / "resume.pth", rich_good)
+    rich().resume(checkpoint.load(tmp_path / "resume.pth"), "resume.pth", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other betas", "betas of group 0: found (0.8, 0.99), wanted (0.9, 0.999), this run's"),
+        ("other weight decay", "weight_decay of group 0: found 0.5, wanted 0.01, this run's"),
+        ("two groups", "wanted a list of 1"),
+        ("two moments in one memory", "found in the memory of"),
+        ("moments that are a view of one number", "optimizer.state.0.exp_avg: found a view of strides [0, 0], wanted a contiguous tensor"),
+        ("weights that say that they are finite", "found a tensor with attributes"),
+        ("weights whose dict has items of its own", "model: found a dict with attributes, ['items'], wanted a plain one"),
+        ("legacy file with an archive behind it", "truncated or not a checkpoint"),
+        ("fewer updates than steps", "component optimizer: found a count of 3, wanted 4, since the run is at step 4"),
+    ],
+)
+def test_what_is_wrong_is_named(name, message, good, make_run, tmp_path):
+    FILES[name](tmp_path / "resume.pth", good, tmp_path / "harm")
+    with pytest.raises(LabError) as refused:
+        make_run().resume(checkpoint.load(tmp_path / "resume.pth"), "resume.pth", {})
+    assert message in str(refused.value)
+
+
+def test_train_refuses_a_file_that_would_corrupt_its_memory(verb, tmp_path, tiny, tokens, good):
+    """With status 1 and one line, before AdamW writes a whole tensor into the storage of one number."""
+    np.save(tmp_path / "train.npy", tokens)
+    FILES["moments that are a view of one number"](tmp_path / "resume.pth", good, None)
+    settings = json.dumps({name: tiny[name] for name in ("model", "training")})
+    result = verb("train", "--tokens", "train.npy", "--resume", "resume.pth", "--out", "out.pth", "--settings", settings)
+    assert "resume.pth: optimizer.state.0.exp_avg: found a view of strides [0, 0]" in failed_with_one_line(result)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["resume.pth", "train.npy"]
 
 
 def test_good_file_is_not_refused(good, make_run, tmp_path):

@@ -1,13 +1,20 @@
 """A bad knob is refused in one line that names it, what was found and what was wanted."""
 
 import copy
+import re
+import subprocess
+import sys
 
 import pytest
 import yaml
 
+import command_line
+import train
 from conftest import ROOT, failed_with_one_line
 from lab import settings
+from lab.components import COMPONENTS
 from lab.errors import LabError
+from lab.run import Run
 
 DEFAULTS = yaml.safe_load((ROOT / "config.yaml").read_text())
 
@@ -92,6 +99,7 @@ def test_missing_section_is_named():
         (["--save-at", "60", "--save-to", "s.pth"], "--save-at: found 60, wanted a step in 1...59"),
         (["--stop-at", "5", "--save-at", "5", "--save-to", "s.pth"], "--save-at: found 5, wanted a step in 1...4"),
         (["--no-optim"], "found without --resume"),
+        (["--save-every", "-7"], "--save-every: found -7, wanted at least 0"),
         (["--omit", "momentum"], "--omit: found 'momentum', wanted one of model, optimizer, step, gen_state"),
         (["--settings", '{"training": {"lr": "big"}}'], "config key training.lr: found 'big', wanted number"),
         (["--settings", "lr=3"], "--settings: found 'lr=3', wanted JSON"),
@@ -101,6 +109,19 @@ def test_missing_section_is_named():
 def test_bad_flag_is_refused_before_anything_is_read(verb, flags, message):
     result = verb("train", "--tokens", "no-such-file.npy", "--out", "out.pth", *flags)
     assert message in failed_with_one_line(result)
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--log", "--record", "--trace", "--save-to", "--omit", "--steps", "--settings"])
+@pytest.mark.parametrize("empty", [lambda flag: [flag, ""], lambda flag: [f"{flag}="]])
+def test_flag_of_an_unset_variable_is_refused(flag, empty, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--tokens", "train.npy", "--out", "out.pth", *empty(flag)])
+    with pytest.raises(SystemExit, match=f"error: {flag}: found an empty value"):
+        command_line.run(train.main)
+
+
+@pytest.mark.parametrize(("name", "flags"), [("diagnose", ["a.csv", "b.csv", "--json", ""]), ("check", [""])])
+def test_every_verb_refuses_an_empty_value(verb, name, flags):
+    assert "found an empty value" in failed_with_one_line(verb(name, *flags))
 
 
 def test_settings_lay_over_single_keys_but_variants_whole():
@@ -156,6 +177,35 @@ def test_a_component_exists_only_where_the_run_has_it():
     with pytest.raises(LabError, match=r"variants.mine.omit: found 'ema', wanted one of model, optimizer, step, gen_state"):
         settings.check({**DEFAULTS, "variants": {"mine": {"omit": ["ema"]}}})
     settings.check({**rich, "variants": {"mine": {"omit": ["ema"]}}})
+
+
+def test_everything_that_a_run_remembers_is_in_the_one_list(tokens):
+    """What has a state that can be loaded is a component, or, as the schedule, restored by one."""
+    rich = with_training(accumulation=2, precision="float16", ema=0.9, order="permutation", length=16)
+    rich["model"] = {**rich["model"], "dropout": 0.1}
+    run = Run(rich, tokens)
+    stateful = {name for name, value in vars(run).items() if hasattr(value, "load_state_dict")}
+    assert stateful == {component.attribute for component in COMPONENTS} | {"schedule"}
+    assert list(run.components) == [component.name for component in COMPONENTS]
+
+
+def test_recipes_have_the_verbs_that_the_schema_has():
+    variant = settings.schema()["properties"]["variants"]["additionalProperties"]
+    assert list(variant["properties"]) == settings.RECIPE_VERBS
+    assert {verb for component in COMPONENTS for verb in component.verbs} | {"omit"} == set(settings.RECIPE_VERBS)
+
+
+def test_report_explains_every_component():
+    for language in ("ko", "en"):
+        text = (ROOT / "templates" / f"report.{language}.md.j2").read_text()
+        table = text[text.index("set component_text") :].partition("} %}")[0]
+        assert re.findall(r'^  "(\w+)":', table, re.MULTILINE) == [component.name for component in COMPONENTS]
+
+
+def test_the_list_of_components_needs_no_torch():
+    """Snakemake reads it at each call."""
+    code = "import sys; from lab import settings; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow" / "scripts", check=False).returncode == 0
 
 
 def test_every_component_is_left_out_alone_by_one_variant():

@@ -222,7 +222,7 @@ def test_file_that_cannot_be_written_any_more_ends_the_trace_and_not_the_run(tmp
     trace = Trace(tmp_path / "trace.csv")
     trace.before_step(1)
     trace.after_step()
-    trace.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    trace.file.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     for step in (2, 3):
         trace.before_step(step)
         trace.after_step()

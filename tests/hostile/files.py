@@ -7,6 +7,7 @@ import pickle
 import struct
 import subprocess
 import zipfile
+from collections import OrderedDict
 
 import torch
 
@@ -256,3 +257,212 @@ holding("moments that are not numbers", first_moment(lambda tensor: torch.full_l
 holding("moments that are sparse", first_moment(lambda tensor: tensor.to_sparse()))
 holding("moments that are text", first_moment(lambda tensor: "none"))
 holding("weights that are a number", first_tensor(lambda tensor: 3.0))
+holding("moments that are a view of one number", first_moment(lambda tensor: torch.zeros(1).expand(tensor.shape)))
+holding("moments that are transposed", first_moment(lambda tensor: tensor.t().contiguous().t()))
+holding("moments in a storage that is too large", first_moment(lambda tensor: torch.cat((tensor, tensor))[: len(tensor)]))
+holding("moments that need a gradient", first_moment(lambda tensor: tensor.clone().requires_grad_()))
+holding("moments that are parameters", first_moment(torch.nn.Parameter))
+holding("weights that are transposed", first_tensor(lambda tensor: tensor.t().contiguous().t()))
+holding("weights of odd strides", first_tensor(lambda tensor: tensor.clone().as_strided(tensor.shape, (tensor.shape[1] - 1, 1))))
+holding("weights that are parameters", first_tensor(torch.nn.Parameter))
+holding("negated weights", first_tensor(torch._neg_view))
+holding("tied weights that differ", first_tensor(lambda tensor: tensor + 1))
+holding("step that is true", lambda good: {**good, "step": True})
+holding("step of a thousand digits", lambda good: {**good, "step": 10**1000})
+holding("name of two lines", lambda good: {**good, "two\nlines": 1})
+holding("name that is a tuple", lambda good: {**good, ("a", "b"): 1})
+holding("size in place of a number", lambda good: {**good, "step": torch.Size([3])})
+holding("generator state of floats", lambda good: {**good, "gen_state": good["gen_state"].float()})
+holding(
+    "generator state of one byte", lambda good: {**good, "gen_state": torch.zeros(1, dtype=torch.uint8).expand(good["gen_state"].shape)}
+)
+
+
+class WithAttributes:
+    """Pickles as a dict with attributes."""
+
+    def __init__(self, values, **attributes):
+        self.values, self.attributes = values, attributes
+
+    def __reduce__(self):
+        return OrderedDict, (list(self.values.items()),), self.attributes
+
+
+def with_attributes(value, **attributes):
+    for name, attribute in attributes.items():
+        setattr(value, name, attribute)
+    return value
+
+
+def not_a_number(tensor):
+    return torch.full_like(tensor, float("nan"))
+
+
+holding("moments that say that they are finite", first_moment(lambda tensor: with_attributes(not_a_number(tensor), isfinite=1)))
+holding("weights that say that they are finite", first_tensor(lambda tensor: with_attributes(not_a_number(tensor), isfinite=1)))
+holding("weights whose dict has items of its own", lambda good: {**good, "model": WithAttributes(good["model"], items=1)})
+
+
+@file
+def list_that_holds_itself(path, good, harm):
+    cycle = []
+    cycle.append(cycle)
+    torch.save({**good, "model": cycle}, path)
+
+
+@file
+def lists_that_hold_each_other_twice(path, good, harm):
+    value = [1]
+    for _ in range(100):
+        value = [value, value]
+    torch.save({**good, "model": value}, path)
+
+
+@file
+def lists_in_lists(path, good, harm):
+    value = []
+    for _ in range(100):
+        value = [value]
+    torch.save({**good, "model": value}, path)
+
+
+def with_settings(**settings):
+    def changed(good):
+        (group,) = good["optimizer"]["param_groups"]
+        return {**good, "optimizer": {**good["optimizer"], "param_groups": [{**group, **settings}]}}
+
+    return changed
+
+
+holding("other betas", with_settings(betas=(0.8, 0.99)))
+holding("other weight decay", with_settings(weight_decay=0.5))
+holding("other eps", with_settings(eps=1.0))
+holding("learning rate that is no number", with_settings(lr=float("nan")))
+holding("amsgrad", with_settings(amsgrad=True))
+holding("maximizing that is a number", with_settings(maximize=0))
+holding("setting that is unknown", with_settings(fast=True))
+holding("parameters in another order", lambda good: with_settings(params=good["optimizer"]["param_groups"][0]["params"][::-1])(good))
+
+
+@file
+def two_groups(path, good, harm):
+    (group,) = good["optimizer"]["param_groups"]
+    groups = [{**group, "params": group["params"][:1]}, {**group, "params": group["params"][1:], "betas": (0.9, 0.999)}]
+    torch.save({**good, "optimizer": {**good["optimizer"], "param_groups": groups}}, path)
+
+
+def with_moments(index, **moments):
+    """Return a function that lays `moments`, functions of a parameter's moments, over those of parameter `index`."""
+
+    def changed(good):
+        state = good["optimizer"]["state"]
+        laid = {name: change(state[index]) for name, change in moments.items()}
+        return {**good, "optimizer": {**good["optimizer"], "state": {**state, index: {**state[index], **laid}}}}
+
+    return changed
+
+
+holding("two moments in one memory", with_moments(0, exp_avg=lambda moments: moments["exp_avg_sq"]))
+holding("moments of two parameters in one memory", lambda good: with_moments(2, step=lambda _: good["optimizer"]["state"][1]["step"])(good))
+holding("moments that others don't have", with_moments(0, max_exp_avg_sq=lambda moments: moments["exp_avg"].clone()))
+holding("parameters that count other updates", with_moments(0, step=lambda moments: moments["step"] - 1))
+holding("half an update", lambda good: changed_steps(good, 3.5))
+holding("more updates than steps", lambda good: changed_steps(good, 7.0))
+holding("fewer updates than steps", lambda good: changed_steps(good, 3.0))
+holding("moments of a parameter that isn't there", lambda good: with_state(good, {**good["optimizer"]["state"], 99: {}}))
+
+
+def with_state(good, state):
+    return {**good, "optimizer": {**good["optimizer"], "state": state}}
+
+
+def changed_steps(good, step):
+    return with_state(good, {index: {**moments, "step": torch.tensor(step)} for index, moments in good["optimizer"]["state"].items()})
+
+
+def altered(name, change):
+    """Register a good file whose bytes were changed by `change`."""
+
+    def write(path, good, harm):
+        torch.save(good, path)
+        path.write_bytes(change(path.read_bytes()))
+
+    FILES[name] = write
+
+
+def legacy(value):
+    file = io.BytesIO()
+    torch.save(value, file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
+FILES["legacy file with an archive behind it"] = lambda path, good, harm: (
+    torch.save(good, path),
+    path.write_bytes(legacy({**good, "step": 1}) + path.read_bytes()),
+)
+altered("bytes before the archive", lambda content: b"#!/bin/sh\n" + content)
+altered("bytes behind the archive", lambda content: content + b"more")
+altered("archive with a comment", lambda content: content[:-2] + b"\x04\x00more")
+altered("two archives", lambda content: content + content)
+altered("fewer entries told than there are", lambda content: content[:-74] + struct.pack("<QQ", 1, 1) + content[-58:])
+
+
+@file
+def bytes_between_records(path, good, harm):
+    """The archive's directory tells where the records really are."""
+    torch.save(good, path)
+    content = path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        last = max(record.header_offset for record in archive.infolist())
+        directory = archive.start_dir
+    records, entries, end = content[:last], content[directory:], content[last:directory]
+    moved = entries.replace(struct.pack("<I", last), struct.pack("<I", last + 64))
+    moved = moved.replace(struct.pack("<I", directory), struct.pack("<I", directory + 64))
+    path.write_bytes(records + bytes(64) + end + moved)
+
+
+@file
+def pipe_that_nobody_writes_to(path, good, harm):
+    os.mkfifo(path)
+
+
+RICH_FILES = {}
+
+
+def rich(name, change):
+    """Register a file of a run that remembers everything, stopped after step 4, the first of a window of three."""
+    RICH_FILES[name] = lambda path, good: torch.save(change(good), path)
+
+
+def laid_over(component, **entries):
+    return lambda good: {**good, component: {**good[component], **entries}}
+
+
+def without_first(values):
+    return dict(list(values.items())[1:])
+
+
+rich("no gradients inside a window", lambda good: {**good, "gradients": {}})
+rich("gradients of some parameters only", lambda good: {**good, "gradients": without_first(good["gradients"])})
+rich("gradients outside a window", lambda good: {**good, "step": 3, "gen_state": {**good["gen_state"], "taken": 3}})
+rich("gradients that are a list", lambda good: {**good, "gradients": list(good["gradients"].values())})
+rich("averages of some parameters only", lambda good: {**good, "ema": without_first(good["ema"])})
+rich("epoch below 0", laid_over("gen_state", epoch=-1))
+rich("epoch that is false", laid_over("gen_state", epoch=False))
+rich("epoch that isn't the step's", laid_over("gen_state", epoch=1))
+rich("epoch beyond all numbers", laid_over("gen_state", epoch=2**62))
+rich("more batches taken than an epoch has", laid_over("gen_state", taken=10))
+rich("batches taken that aren't the step's", laid_over("gen_state", taken=2))
+rich("batches taken as a decimal", laid_over("gen_state", taken=4.0))
+rich("place without a generator", lambda good: {**good, "gen_state": {"epoch": 0, "taken": 4}})
+rich("place that is a list", lambda good: {**good, "gen_state": [0, 4]})
+rich("generator of a place too short", lambda good: laid_over("gen_state", generator=good["gen_state"]["generator"][:-8].clone())(good))
+rich("scale that is no number", laid_over("scaler", scale=float("nan")))
+rich("scale below 0", laid_over("scaler", scale=-1.0))
+rich("scale that grows faster", laid_over("scaler", growth_factor=4.0))
+rich("scale that grows at other times", laid_over("scaler", growth_interval=2))
+rich("growth count beyond its interval", laid_over("scaler", _growth_tracker=5))
+rich("scaler that is empty", lambda good: {**good, "scaler": {}})
+rich("generators of a device that isn't there", lambda good: laid_over("rng", cuda=[good["rng"]["cpu"].clone()])(good))
+rich("generators that are no list", laid_over("rng", cuda=()))
+rich("no global generator", laid_over("rng", cpu=None))

@@ -1,16 +1,18 @@
 """What every verb's command line shares."""
 
 import sys
+from itertools import pairwise
 
 from lab.errors import LabError
 
 
 def run(main):
-    """Call `main()`.
+    """Call `main()`, unless a flag was given an empty value.
 
     A user's mistake, or a disk that is full, ends the process with one line on standard error and exit status 1, Ctrl-C with 130.
     """
     try:
+        check_empty(sys.argv)
         main()
     except LabError as error:
         sys.exit(f"error: {error}")
@@ -18,3 +20,11 @@ def run(main):
         sys.exit(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def check_empty(arguments):
+    """Raise LabError naming the flag when one of the command's `arguments` is empty, as an unset variable of a job script leaves it."""
+    for before, argument in pairwise(arguments):
+        flag, equals, value = argument.partition("=")
+        if not argument or (flag.startswith("--") and equals and not value):
+            raise LabError(f"{flag or before}: found an empty value (an unset variable?), wanted one; leave the flag out for none")

@@ -23,7 +23,7 @@ def main():
     args = parser.parse_args()
     chosen = settings.load(settings.parse_overrides(args.settings))
     resume = checkpoint.load(args.resume)
-    state.check(resume, list(settings.components(chosen)), chosen["training"]["steps"], args.resume)
+    state.check(resume, list(settings.components(chosen)), 1, chosen["training"]["steps"] - 1, args.resume)
 
     model = sum(tensor.numel() for name, tensor in resume["model"].items() if name != SHARED)
     moments = [

@@ -1,25 +1,23 @@
 """Train a run from the start, or from a resume file, to the last step or to a stop."""
 
 import argparse
-import csv
 import gc
-import io
 import json
 import signal
 import sys
+from itertools import chain, count
 from pathlib import Path
 
-import numpy as np
-import torch
 from tqdm import tqdm
 
 import command_line
-from lab import atomic, checkpoint, data, settings, state
+from lab import checkpoint, data, journal, settings, state
+from lab.components import COMPONENTS
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
+from lab.journal import Journal
 from lab.progress import Progress, digest, stop_requests
 from lab.run import Run
-from lab.sketch import Sketch
 from lab.sources import sources
 
 
@@ -40,7 +38,7 @@ def arguments():
         action="append",
         default=[],
         metavar="COMPONENT",
-        help="leave this out of what is restored: model, optimizer, step, gen_state or what else the settings add; repeatable",
+        help=f"leave this out of what is restored: what of {', '.join(part.name for part in COMPONENTS)} the settings make; repeatable",
     )
     parser.add_argument("--no-optim", action="append_const", dest="omit", const="optimizer", help="the same as --omit optimizer")
     parser.add_argument("--no-skip", action="append_const", dest="omit", const="gen_state", help="the same as --omit gen_state")
@@ -72,47 +70,71 @@ def main():
     check_flags(args, recipe, chosen)
 
     tokens = data.load_tokens(args.tokens, chosen["model"]["vocab_size"], training["length"])
+    until = args.stop_at or training["steps"]
+    # Each is gone on with once: what a bad progress file was restored to in part is none to begin anew with.
+    runs = chain([start(args, recipe, chosen, tokens, until)], (start(args, recipe, chosen, tokens, until) for _ in count()))
+    progress = Progress(args.out, identity(args, recipe, chosen), journal.KINDS)
+    with progress.held():
+        run, kept = progress.continued(lambda saved: go_on(next(runs), until, saved, progress, args)) or begin(next(runs), progress, args)
+        train(run, until, kept, progress, args)
+        for kind, path in records(args).items():
+            kept.write(kind, path)
+        kept.close()
+        checkpoint.save(args.out, state.capture(run.components) if args.stop_at else run.weights())
+        progress.discard()
+
+
+def start(args, recipe, chosen, tokens, until):
+    """Return a Run at its first step, or where the resume file stands. Raises LabError when that doesn't fit or leaves no step."""
     run = Run(chosen, tokens)
     if args.resume:
         run.resume(checkpoint.load(args.resume), args.resume, recipe)
-    until = args.stop_at or training["steps"]
-    if run.step >= until:
-        raise LabError(f"--stop-at: found {until}, wanted a step after {run.step}, where {args.resume} stands")
-    if args.save_at is not None and run.step >= args.save_at:
-        raise LabError(f"--save-at: found {args.save_at}, wanted a step after {run.step}, where {args.resume} stands")
-
-    progress = Progress(args.out, identity(args, recipe, chosen))
-    journal = Journal(run, args.trace)
-    saved = progress.load()
-    if saved:
-        run.load_snapshot(saved["run"], progress.path)
-        journal.load_state_dict(saved["journal"])
-        print(f"{progress.path}: continued after step {run.step}", file=sys.stderr)
-    train(run, until, journal, progress, args)
-
-    if args.record:
-        journal.save_sketches(args.record)
-    if args.log:
-        atomic.write_text(args.log, csv_text(["step", "train_loss"], journal.losses))
-    checkpoint.save(args.out, state.capture(run.components) if args.stop_at else run.weights())
-    progress.discard()
+    for flag, step in (("--stop-at", until), ("--save-at", args.save_at)):
+        if step is not None and run.step >= step:
+            raise LabError(f"{flag}: found {step}, wanted a step after {run.step}, where {args.resume} stands")
+    return run
 
 
-def train(run, until, journal, progress, args):
-    """Train up to step `until`, keeping the journal, and the progress every so many steps and when the process is told to end; save where
-    `args` say so.
+def begin(run, progress, args):
+    """Return the run and a new journal of it."""
+    return run, Journal(run, list(records(args)), progress.beside)
+
+
+def go_on(run, until, saved, progress, args):
+    """Return the run where it was when `saved` was, and its journal. Raises LabError when something doesn't fit."""
+    if type(saved) is not dict or saved.keys() != {"run", "journal"}:
+        raise LabError(f"{progress.path}: found no run and journal, wanted those that were saved")
+    first = run.step
+    run.load_snapshot(saved["run"], until, progress.path)
+    try:
+        kept = Journal(run, list(records(args)), progress.beside, saved["journal"], run.step - first)
+    except ValueError as error:
+        raise LabError(f"{progress.path}: {error}") from error
+    print(f"{progress.path}: continued after step {run.step}", file=sys.stderr)
+    return run, kept
+
+
+def records(args):
+    """Return the paths of what is to be left beside the weights, by the kinds of a Journal."""
+    asked = {"losses": args.log, "sketches": args.record, "trace": args.trace}
+    return {kind: path for kind, path in asked.items() if path is not None}
+
+
+def train(run, until, kept, progress, args):
+    """Train up to step `until`, keeping the journal `kept`, and the progress every so many steps and when the process is told to end; save
+    where `args` say so.
     """
     save_every = run.training["save_every"] if args.save_every is None else args.save_every
     # What the imports made stays; else the garbage collector looks through all of it every few steps, which costs some 2 % of them.
     gc.freeze()
     with stop_requests() as received:
-        for step, loss in tqdm(run.train(until, journal.trace), initial=run.step, total=until, unit="step", disable=None):
-            journal.add(step, loss)
+        for step, loss in tqdm(run.train(until, kept.trace), initial=run.step, total=until, unit="step", disable=None):
+            kept.add(step, loss)
             # Before the progress, which a killed run would go on from without saving again.
             if step == args.save_at:
                 checkpoint.save(args.save_to, state.capture(run.components))
             if received or (save_every and step % save_every == 0 and step < until):
-                progress.save({"run": run.snapshot(), "journal": journal.state_dict()})
+                progress.save({"run": run.snapshot(), "journal": kept.state_dict()})
             if received:
                 print(f"ended by {signal.Signals(received[0]).name} after step {step}; {progress.path} holds the progress", file=sys.stderr)
                 sys.exit(128 + received[0])
@@ -121,7 +143,7 @@ def train(run, until, journal, progress, args):
 def identity(args, recipe, chosen):
     """Return what the files that this run leaves depend on, as digests by name."""
     training = settings.deciding(chosen["training"])
-    used = {"model": chosen["model"], "training": training, "recipe": recipe, "stop_at": args.stop_at, "trace": bool(args.trace)}
+    used = {"model": chosen["model"], "training": training, "recipe": recipe, "stop_at": args.stop_at, "kinds": list(records(args))}
     # No bit of the run depends on where it saves, but a run that goes on after that step wouldn't save any more.
     used["save"] = [args.save_at, args.save_to]
     return {
@@ -143,6 +165,8 @@ def check_flags(args, recipe, chosen):
     last = (args.stop_at or steps) - 1
     if args.save_at is not None and not 1 <= args.save_at <= last:
         raise LabError(f"--save-at: found {args.save_at}, wanted a step in 1...{last}")
+    if args.save_every is not None and args.save_every < 0:
+        raise LabError(f"--save-every: found {args.save_every}, wanted at least 0")
     check_paths(args)
     settings.check_recipe(recipe, settings.components(chosen), "--")
     if any(recipe.values()) and not args.resume:
@@ -151,7 +175,7 @@ def check_flags(args, recipe, chosen):
 
 def check_paths(args):
     """Raise LabError unless each file that is written is a file, and another one than those that are read or written beside it."""
-    used = {}
+    used = {path.resolve(): "part of --out's progress" for path in Progress(args.out, {}, journal.KINDS).paths()}
     read = {"--tokens": args.tokens, "--resume": args.resume}
     written = {"--out": args.out, "--log": args.log, "--save-to": args.save_to, "--record": args.record, "--trace": args.trace}
     for flag, name in {**read, **written}.items():
@@ -160,47 +184,11 @@ def check_paths(args):
         path = Path(name).resolve()
         if path in used:
             raise LabError(f"{flag}: found {path}, which is {used[path]} too, wanted a file of its own")
+        if flag in read and path.exists() and not path.is_file():
+            raise LabError(f"{flag}: found {path}, which is no file, wanted one to read")
         if flag in written and path.is_dir():
             raise LabError(f"{flag}: found {path}, which is a folder, wanted a file to write")
         used[path] = flag
-
-
-class Journal:
-    """What a run leaves beside its weights: losses, the trace, and sketches of the model's weights, and of their averages where it makes
-    some, before the first step and after each.
-    """
-
-    def __init__(self, run, trace_path):
-        self.sketches = {"model": Sketch(run.model.parameters())}
-        if run.average:
-            self.sketches["average"] = Sketch(run.average.state_dict().values())
-        self.losses, self.taken = [], {name: [sketch.take()] for name, sketch in self.sketches.items()}
-        self.trace = run.make_trace(trace_path) if trace_path else None
-
-    def add(self, step, loss):
-        self.losses.append((step, f"{loss:.6f}"))
-        for name, sketch in self.sketches.items():
-            self.taken[name].append(sketch.take())
-
-    def save_sketches(self, path):
-        with atomic.replacing(path) as file:
-            np.savez(file, **{name: np.stack(taken) for name, taken in self.taken.items()})
-
-    def state_dict(self):
-        taken = {name: torch.stack(taken) for name, taken in self.taken.items()}
-        return {"losses": self.losses, "taken": taken, "trace": self.trace.state_dict() if self.trace else None}
-
-    def load_state_dict(self, state):
-        self.losses = state["losses"]
-        self.taken = {name: list(taken) for name, taken in state["taken"].items()}
-        if self.trace:
-            self.trace.load_state_dict(state["trace"])
-
-
-def csv_text(header, rows):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
 """Files that are written whole or not at all, and stay so when the process, or the machine's power, fails."""
 
+import errno
 import fcntl
 import io
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from lab.errors import LabError
 
 # A file is synced in the background each time that so many bytes more were written, so that little is left to wait for in the end.
 SYNC_BYTES = 32 * 2**20
+# What a file system says that has no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
@@ -25,10 +30,10 @@ def replacing(path, keep_previous=False):
     Raises LabError when the file can't be written.
     """
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     try:
         _make_folder(path.parent)
-        with io.BufferedWriter(_SyncedFile(_open_alone(temporary))) as file:
+        descriptor, temporary = _open_alone(path)
+        with io.BufferedWriter(_SyncedFile(descriptor)) as file:
             try:
                 yield file
                 file.flush()
@@ -74,20 +79,80 @@ def _keep(path):
         os.replace(path, previous(path))
 
 
-def _open_alone(path):
-    """Return a descriptor of the emptied file `path` that no other process has open here.
+def remove(path):
+    """Remove what is at `path`, if anything is. A folder that isn't empty, which the lab didn't make, is moved aside instead.
 
-    A process that had to wait holds a file that the other one has renamed meanwhile, so it tries again.
+    Raises LabError when it can't be removed.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir() and not path.is_symlink():
+            _remove_folder(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise LabError(f"{path}: can't be removed: {error.strerror or error}") from error
+
+
+def _remove_folder(path):
+    if not any(path.iterdir()):
+        path.rmdir()
+        return
+    asides = (path.with_name(f"{path.name}.aside{number or ''}") for number in count())
+    path.rename(next(aside for aside in asides if not os.path.lexists(aside)))
+
+
+@contextmanager
+def alone(path):
+    """Hold the lock file `path` while the block runs, so that of all processes that call this just one is in its block.
+
+    The system lets go of the lock when the process ends, however it does. Where the file system has no locks, as some network ones,
+    nothing is held and nobody kept out. Raises LabError when another process holds it.
+    """
+    path = Path(path)
+    try:
+        _make_folder(path.parent)
+        descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise LabError(f"{path}: held by another process that writes the same output, wanted none") from error
+    except OSError as error:
+        raise LabError(f"{path}: can't be written: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _open_alone(path):
+    """Return a descriptor of the emptied temporary file for `path`, which no other process has open here, and its path."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = _open_locked(temporary, fcntl.LOCK_EX)
+    if descriptor is None:
+        # Without locks each process has a name of its own.
+        temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+    os.ftruncate(descriptor, 0)
+    return descriptor, temporary
+
+
+def _open_locked(path, operation):
+    """Return a descriptor of the file `path`, made where it is missing, with the lock `operation` on it; None where there are no locks.
+
+    A process that had to wait holds a file that the other one has renamed or removed meanwhile, so it tries again.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, operation)
             if _is_at(descriptor, path):
-                os.ftruncate(descriptor, 0)
                 return descriptor
-        except BaseException:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, OSError) and error.errno in NO_LOCKS:
+                path.unlink(missing_ok=True)
+                return None
             raise
         os.close(descriptor)
 

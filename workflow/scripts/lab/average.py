@@ -26,10 +26,11 @@ class ExponentialMovingAverage:
 
     def load_state_dict(self, state):
         """Copy `state` into the averages. Raises ValueError when it has other names, shapes or dtypes, or values that are not finite."""
-        if state.keys() != self.averages.keys():
+        if type(state) is not dict or state.keys() != self.averages.keys():
             raise ValueError("found averages of other parameters than this model's")
         for name, average in self.averages.items():
             wrong = fault(state[name], average.shape, average.dtype)
             if wrong:
                 raise ValueError(f"average of {name}: {wrong}")
+        for name, average in self.averages.items():
             average.copy_(state[name])

@@ -1,14 +1,18 @@
 """Token files and the batches drawn from them.
 
 Each source of batches has `draw()`, which returns (inputs, targets), both int64 (batch, length) and the targets one token ahead, and
-advances by one batch; `state_dict()` and `load_state_dict()` for the place that it is at; and `replay(batches)`, which brings a
-fresh one to the place after that many batches without such a state.
+advances by one batch; `state_dict()` and `load_state_dict()` for the place that it is at, which raises ValueError or RuntimeError for one
+that can't be; `drawn`, the number of batches drawn, None where the place doesn't tell; and `replay(batches)`, which brings a fresh one to
+the place after that many batches without such a state.
 """
+
+import math
 
 import numpy as np
 import torch
 
 from lab.errors import LabError
+from lab.generators import load_state
 
 
 def load_tokens(path, vocab_size, length):
@@ -55,6 +59,8 @@ class RandomCrops:
     Its state is the generator's (`Tensor`, uint8), so that restoring it restores the next batch to draw.
     """
 
+    drawn = None
+
     def __init__(self, tokens, batch_size, length, seed):
         self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
         self.generator = torch.Generator().manual_seed(seed)
@@ -75,7 +81,7 @@ class RandomCrops:
         return self.generator.get_state()
 
     def load_state_dict(self, state):
-        self.generator.set_state(state)
+        load_state(self.generator, state)
 
 
 class Samples:
@@ -147,9 +153,19 @@ class PermutationOrder:
         return {"epoch": self.epoch, "taken": self.taken, "generator": self.before}
 
     def load_state_dict(self, state):
-        self.generator.set_state(state["generator"])
+        self._check(state)
+        load_state(self.generator, state["generator"])
         self._permute()
         self.epoch, self.taken = state["epoch"], state["taken"]
+
+    def _check(self, state):
+        """Raise ValueError unless `state` has the entries of this order's, and numbers that its place can be at."""
+        own = self.state_dict()
+        if type(state) is not dict or state.keys() != own.keys():
+            raise ValueError(f"found other entries than {', '.join(own)}")
+        for name, end in (("epoch", math.inf), ("taken", self.batches)):
+            if type(state[name]) is not int or not 0 <= state[name] < end:
+                raise ValueError(f"{name}: found {state[name]!r}, wanted a whole number of at least 0 and below {end}")
 
 
 class SkipOrder(PermutationOrder):
@@ -166,6 +182,7 @@ class SkipOrder(PermutationOrder):
         return {"epoch": self.epoch, "taken": self.taken}
 
     def load_state_dict(self, state):
+        self._check(state)
         self.epoch, self.taken = state["epoch"], state["taken"]
         self._permute()
 
@@ -179,6 +196,10 @@ class Epochs:
     def __init__(self, samples, order, workers):
         self.samples, self.order, self.workers = samples, order, workers
         self.made = None
+
+    @property
+    def drawn(self):
+        return self.order.epoch * self.order.batches + self.order.taken
 
     def _make(self):
         # Given a generator of its own, the loader doesn't draw its workers' seed from the global one, which a run without a stop

@@ -1,6 +1,7 @@
 """A run's own rolling resume file, with which it goes on after it was killed."""
 
 import hashlib
+import os
 import signal
 import sys
 from contextlib import contextmanager
@@ -14,40 +15,70 @@ class Progress:
     """The progress of the run that writes `output`, kept in the file `output` + ".progress" until the run has ended.
 
     `identity` maps words for what the run depends on, such as "data", to digests of it: progress made with another identity is not
-    continued. With it the file holds what it was given, of which torch.load(weights_only=True) has to accept everything.
+    continued. With it the file holds what it was given, of which `checkpoint.load` has to accept everything. `kinds` are those of the files
+    that may be kept beside it, each at `beside(kind)`.
     """
 
-    def __init__(self, output, identity):
+    def __init__(self, output, identity, kinds):
         self.path = Path(f"{output}.progress")
-        self.identity = identity
+        self.identity, self.kinds = identity, kinds
 
-    def load(self):
-        """Return what was saved last, or None. What can't be continued is removed, and why is said on standard error in one line."""
-        if not any(path.exists() for path in (self.path, atomic.previous(self.path))):
-            return None
-        try:
-            saved = checkpoint.load_newest(self.path)
-            if not isinstance(saved, dict) or saved.keys() != {"identity", "state"}:
-                raise LabError(f"{self.path}: not a progress file")
-        except LabError as error:
-            print(f"{error}; discarded, the run begins anew", file=sys.stderr)
-            self.discard()
-            return None
+    def beside(self, kind):
+        """Return the path of the file of this kind that is kept beside the progress."""
+        return self.path.with_name(f"{self.path.name}.{kind}")
+
+    @contextmanager
+    def held(self):
+        """While the block runs, no other process that calls this for the same output is in its block, where the file system has locks.
+
+        When it fails and left no progress to go on from, the files beside it are removed too. Raises LabError when another one is.
+        """
+        with atomic.alone(self.beside("lock")):
+            try:
+                yield
+            except BaseException:
+                if not self._kept():
+                    self.discard()
+                raise
+
+    def continued(self, restore):
+        """Return `restore(state)` of what was saved last, or else before, or None when there is none, or nothing that can be continued.
+
+        `restore` raises LabError when it can't continue from `state`. What is wrong is said on standard error in one line, and if nothing
+        can be continued, everything is removed.
+        """
+        if self._kept():
+            try:
+                return checkpoint.load_newest(self.path, lambda saved, path: restore(self._state(saved, path)))
+            except LabError as error:
+                print(f"{error}; discarded, the run begins anew", file=sys.stderr)
+        self.discard()
+        return None
+
+    def _state(self, saved, path):
+        """Return the state in `saved`, read from `path`. Raises LabError unless that is progress of this run."""
+        if type(saved) is not dict or saved.keys() != {"identity", "state"} or type(saved["identity"]) is not dict:
+            raise LabError(f"{path}: not a progress file")
         other = [name for name, value in self.identity.items() if saved["identity"].get(name) != value]
         if other:
-            print(f"{self.path}: made with other {' and '.join(other)}; discarded, the run begins anew", file=sys.stderr)
-            self.discard()
-            return None
+            raise LabError(f"{path}: made with other {' and '.join(other)}")
         return saved["state"]
+
+    def _kept(self):
+        return any(os.path.lexists(path) for path in (self.path, atomic.previous(self.path)))
 
     def save(self, state):
         """Write the progress; what was saved before it stays, for the case that the new file gets damaged."""
         checkpoint.save(self.path, {"identity": self.identity, "state": state}, keep_previous=True)
 
     def discard(self):
-        """Remove the file, the one before it, and what a save that was killed left beside them."""
-        for path in (self.path, atomic.previous(self.path), self.path.with_name(self.path.name + ".tmp")):
-            path.unlink(missing_ok=True)
+        """Remove the file, the one before it, what a save that was killed left beside them, and the files that the run kept."""
+        for path in self.paths():
+            atomic.remove(path)
+
+    def paths(self):
+        """Return the paths of all files that may be kept, but for the lock."""
+        return [self.path, atomic.previous(self.path), self.beside("tmp"), *map(self.beside, self.kinds)]
 
 
 def digest(*contents):

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from lab import state
 from lab.average import ExponentialMovingAverage
+from lab.components import existing
 from lab.data import make_batches
 from lab.determinism import make_deterministic
 from lab.errors import LabError
@@ -12,8 +13,9 @@ from lab.generators import GlobalGenerators
 from lab.gradients import Gradients
 from lab.model import Decoder
 from lab.optimizer import AdamW
+from lab.scaler import GradScaler
 from lab.schedule import CosineSchedule
-from lab.settings import components, deciding
+from lab.settings import deciding
 from lab.trace import Trace
 
 
@@ -31,22 +33,14 @@ class Run:
         self.optimizer = AdamW(self.model.parameters(), lr=training["lr"], weight_decay=training["weight_decay"])
         self.schedule = CosineSchedule(training["lr"], training["steps"])
         self.batches = make_batches(tokens, settings["model"]["vocab_size"], training)
-        self.scaler = torch.amp.GradScaler(
+        self.scaler = GradScaler(
             training["device"], growth_interval=training["growth_interval"], enabled=training["precision"] == "float16"
         )
         self.average = ExponentialMovingAverage(self.model, training["ema"]) if training["ema"] else None
+        self.gradients = Gradients(self.model)
+        self.generators = GlobalGenerators(training["device"])
         self.position = Position(self.schedule)
-        remembered = {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "step": self.position,
-            "gen_state": self.batches,
-            "gradients": Gradients(self.model),
-            "scaler": self.scaler,
-            "ema": self.average,
-            "rng": GlobalGenerators(training["device"]),
-        }
-        self.components = {name: remembered[name] for name in components(settings)}
+        self.components = {component.name: getattr(self, component.attribute) for component in existing(settings)}
 
     @property
     def step(self):
@@ -55,35 +49,65 @@ class Run:
 
     def resume(self, resume_state, path, recipe):
         """Go to the place that `resume_state`, read from `path`, was captured at. `recipe`: see `state.restore`. Raises LabError."""
-        state.check(resume_state, list(self.components), self.training["steps"], path)
+        state.check(resume_state, list(self.components), 1, self.training["steps"] - 1, path)
         state.restore(self.components, resume_state, path, recipe)
-        updates = resume_state["step"] // self.training["accumulation"]
-        # With a gradient scaler all of them may have overflowed so far, and none been made.
-        if (
-            updates
-            and not self.scaler.is_enabled()
-            and "optimizer" not in recipe.get("omit", [])
-            and not any(self.optimizer.state.values())
-        ):
-            raise LabError(f"{path}: component optimizer: found no moments, wanted those of {updates} updates")
         # A run that was given no position still knows where it is, but its schedule counts from 0.
         self.position.step = resume_state["step"]
+        self._check_counts({}, [*recipe.get("omit", []), *recipe.get("round", [])], path)
+        if "gradients" not in recipe.get("omit", []):
+            self._check_gradients(path)
 
     def snapshot(self):
         """Return all that it takes to go on from here as if nothing had happened, whatever a recipe left out before."""
         return {"components": state.capture(self.components), "schedule": self.schedule.state_dict()}
 
-    def load_snapshot(self, snapshot, path):
-        """Go to the place that `snapshot`, read from `path`, was taken at. Raises LabError when it doesn't fit."""
-        state.restore(self.components, snapshot["components"], path, {})
-        # A variant's schedule may count otherwise than the run.
-        self.schedule.load_state_dict(snapshot["schedule"])
+    def load_snapshot(self, snapshot, until, path):
+        """Go to the place that `snapshot`, read from `path`, was taken at: later than here, and no later than step `until`.
 
-    def make_trace(self, path):
-        """Return a Trace of this run that writes to `path`. It sees the global generators and the gradients by itself."""
-        registered = {name: component for name, component in self.components.items() if name not in ("gradients", "rng")}
+        Raises LabError when it doesn't fit, also when something was restored already: then only another Run can be trained.
+        """
+        if type(snapshot) is not dict or snapshot.keys() != {"components", "schedule"}:
+            raise LabError(f"{path}: found no components and schedule, wanted those of a run")
+        state.check(snapshot["components"], list(self.components), self.step + 1, until, path)
+        # What a variant left out it never catches up with.
+        behind = {name: due - count for name, (count, due) in self._counts().items()}
+        state.restore(self.components, snapshot["components"], path, {})
+        state.restore({"schedule": self.schedule}, snapshot, path, {})
+        self._check_counts(behind, [], path)
+        self._check_gradients(path)
+
+    def _counts(self):
+        """Return by name what the components that count have counted, and how much there was to count up to here."""
+        accumulation, steps = self.training["accumulation"], self.training["steps"]
+        updates = self.step // accumulation + (self.step == steps and steps % accumulation > 0)
+        drawn = self.step if self.batches.drawn is None else self.batches.drawn
+        return {"step": (self.schedule.step, self.step), "gen_state": (drawn, self.step), "optimizer": (self.optimizer.updates, updates)}
+
+    def _check_counts(self, behind, changed, path):
+        """Raise LabError when a component that is none of the `changed` has counted anything else than what there was, less its number in
+        `behind`.
+        """
+        for name, (count, due) in self._counts().items():
+            wanted = due - behind.get(name, 0)
+            # A gradient scaler leaves out updates that overflow.
+            overflowed = name == "optimizer" and self.scaler.is_enabled() and count < wanted
+            if name not in changed and count != wanted and not overflowed:
+                raise LabError(f"{path}: component {name}: found a count of {count}, wanted {wanted}, since the run is at step {self.step}")
+
+    def _check_gradients(self, path):
+        """Raise LabError unless gradients wait just where there is an update that they can wait for."""
+        inside = self.step % self.training["accumulation"] > 0 and self.step < self.training["steps"]
+        if self.gradients.waiting != inside:
+            found, wanted = ("none", "those of all parameters") if inside else ("some", "none")
+            raise LabError(f"{path}: component gradients: found {found}, wanted {wanted}, since the run is at step {self.step}")
+
+    def make_trace(self, path, resume=None):
+        """Return a Trace of this run that writes to `path`, or goes on there from its state `resume`. It sees the global generators and the
+        gradients by itself.
+        """
+        registered = {part.name: getattr(self, part.attribute) for part in existing(self.settings) if part.traced}
         configuration = {"model": self.settings["model"], "training": deciding(self.training)}
-        return Trace(path, configuration=configuration, **{**registered, "step": self.schedule})
+        return Trace(path, resume=resume, configuration=configuration, **{**registered, "step": self.schedule})
 
     def weights(self):
         """Return the state_dict that the run is for: the model's, with the averages in the parameters' places where there are any."""

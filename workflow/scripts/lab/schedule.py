@@ -21,4 +21,7 @@ class CosineSchedule:
         return self.step
 
     def load_state_dict(self, state):
+        """Count from `state` on. Raises ValueError when it is no count of steps."""
+        if type(state) is not int or not 0 <= state <= self.total:
+            raise ValueError(f"found {state!r}, wanted a count of steps in 0...{self.total}")
         self.step = state

@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema
 import yaml
 
+from lab.components import existing
 from lab.errors import LabError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,17 +48,7 @@ def components(settings):
     """Return what a run with these settings remembers, in the order of the resume file: names, each with the verbs besides `omit` that a
     variant's recipe may use on it.
     """
-    training = settings["training"]
-    remembered = {"model": ["round"], "optimizer": ["round"], "step": [], "gen_state": ["replay"]}
-    if training["accumulation"] > 1:
-        remembered["gradients"] = ["round"]
-    if training["precision"] == "float16":
-        remembered["scaler"] = []
-    if training["ema"]:
-        remembered["ema"] = ["round"]
-    if settings["model"]["dropout"]:
-        remembered["rng"] = []
-    return remembered
+    return {component.name: list(component.verbs) for component in existing(settings)}
 
 
 def stops(training):

@@ -30,26 +30,25 @@ def restore(components, state, path, recipe):
             continue
         try:
             component.load_state_dict(value)
-        except (ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
-            raise LabError(f"{path}: component {name} doesn't fit this run: {str(error).strip().splitlines()[0]}") from error
+        except Exception as error:
+            # Whatever a hostile file makes torch trip over.
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise LabError(f"{path}: component {name} doesn't fit this run: {reason}") from error
 
 
-def check(state, names, steps, path):
-    """Raise LabError unless `state`, read from `path`, has just the components `names` and a step before `steps`."""
-    if not isinstance(state, dict):
+def check(state, names, first, last, path):
+    """Raise LabError unless `state`, read from `path`, has just the components `names` and a step in `first`...`last`."""
+    if type(state) is not dict:
         raise LabError(f"{path}: found {type(state).__name__}, wanted a resume file with the components {', '.join(names)}")
     for name in names:
         if name not in state:
-            found = ", ".join(sorted(map(str, state))[:6])
-            raise LabError(f"{path}: component {name} is missing from the resume file; found {found}")
+            raise LabError(f"{path}: component {name} is missing from the resume file; found {checkpoint.show(list(state))}")
     for name in state:
         if name not in names:
             raise LabError(f"{path}: component {name} is unknown; wanted {', '.join(names)}")
     step = state["step"]
-    if type(step) is not int or step < 1:
-        raise LabError(f"{path}: component step: found {step!r}, wanted a whole number of at least 1")
-    if step >= steps:
-        raise LabError(f"{path}: component step: found {step}, wanted a step before the last one, {steps}")
+    if type(step) is not int or not first <= step <= last:
+        raise LabError(f"{path}: component step: found {checkpoint.show(step)}, wanted a whole number in {first}...{last}")
 
 
 def rounded(value):

@@ -10,18 +10,16 @@ It needs torch, numpy and xxhash, and of this project trace_format and digests, 
 """
 
 import csv
-import errno
 import io
-import os
 import random
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from lab.appended_file import AppendedFile
 from lab.digests import any_value, cell, describe, digest, show
 from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
 
@@ -54,10 +52,12 @@ class Trace:
     their columns. From the first row on nothing that it does ends the run or changes a bit of it: what can't be looked at gets a cell that
     says so and a line on standard error. A file that can't be written ends the trace, not the run: `error` is then the OSError, else None.
 
-    A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows.
+    A row is handed to the system in one piece when its step ends, so that a killed run leaves whole rows. A run that kept what
+    `state_dict` returned goes on with the file when it gives that as `resume`: what was written after it is cut away, and ValueError
+    raised when the file doesn't hold what it did.
     """
 
-    def __init__(self, path, /, *, unit="batch", generators=True, configuration=None, **components):
+    def __init__(self, path, /, *, unit="batch", generators=True, configuration=None, resume=None, **components):
         if unit not in UNITS:
             raise ValueError(f"trace: found {unit!r} as unit, wanted one of {', '.join(UNITS)}")
         for name, component in components.items():
@@ -66,11 +66,12 @@ class Trace:
             if any(isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) for part in parts):
                 raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
-        self.unit, self.columns, self.row, self.begun = unit, None, None, False
-        self.error, self.told = None, set()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "wb", buffering=0)  # noqa: SIM115, kept open over the run
-        self._write([TITLE, VERSION, unit])
+        self.unit, self.row, self.error, self.told = unit, None, None, set()
+        self.file = AppendedFile(path, resume)
+        self.columns = _last_header(self.file)
+        self.begun = self.columns is not None
+        if not self.file.size:
+            self._write([TITLE, VERSION, unit])
 
     def before_step(self, step, batch=None, lr=None, **others):
         """Write down all that goes into row number `step`: components, generators, `batch`, learning rate and `others`, by name.
@@ -127,14 +128,8 @@ class Trace:
         self.row, self.begun = None, True
 
     def state_dict(self):
-        """Return what is written so far, for a run that keeps it and is killed."""
-        return Path(self.file.name).read_text(encoding="utf-8")
-
-    def load_state_dict(self, state):
-        """Begin the file, which must be empty, with what another process had written of this run."""
-        self.file.seek(0)
-        self.file.truncate()
-        self._append(state.encode())
+        """Return how much is written so far and a digest of it, for a run that keeps it and is killed. What is written is synced first."""
+        return self.file.state_dict()
 
     def close(self):
         self.file.close()
@@ -222,17 +217,10 @@ class Trace:
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
         try:
-            self._append(line.getvalue().encode())
+            self.file.append(line.getvalue().encode())
         except OSError as error:
             self.error = error
-            self._tell(f"trace: {self.file.name} can't be written: {error.strerror}; it ends here")
-
-    def _append(self, content):
-        end = self.file.tell()
-        if self.file.write(content) < len(content):
-            # A full disk takes a part; a trace has whole rows.
-            self.file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file.name))
+            self._tell(f"trace: {self.file.path} can't be written: {error.strerror}; it ends here")
 
 
 def state_columns(name, component, parameters=None, places=None, look=True):
@@ -370,6 +358,12 @@ def _same(one, other):
 def _check_name(name):
     if "." in name or name in RESERVED:
         raise ValueError(f"trace: found {name} as a name, wanted one without a dot that is none of {', '.join(RESERVED)}")
+
+
+def _last_header(file):
+    """Return the columns of the last header in the AppendedFile `file`, a trace; None if it has none."""
+    lines = b"".join(file.contents()).decode().splitlines()
+    return next((next(csv.reader([line])) for line in reversed(lines) if line.startswith(f"{NUMBER},")), None)
 
 
 def _rate(value):

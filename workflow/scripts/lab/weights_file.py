@@ -54,7 +54,7 @@ def _file(path):
 def _read_torch(path):
     # Before torch 1.6 files were no archives; they carry no checksums.
     if zipfile.is_zipfile(path):
-        return checkpoint.load(path)
+        return checkpoint.read(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
