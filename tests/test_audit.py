@@ -17,10 +17,11 @@ import yaml
 from safetensors.torch import save_file
 
 from conftest import ROOT, copy_project, failed_with_one_line, snakemake
-from lab import audit_settings, diagnosis, trainer_command, weights_file
+from lab import audit_settings, comparison, diagnosis, legs, trainer_command, weights_file
 from lab.audit import Audit
-from lab.audit_result import Case, cases, culprits, give_reasons, make
+from lab.audit_result import Case, cases, culprits, give_reasons, make, summary
 from lab.errors import LabError
+from lab.legs import Leg
 
 TRAINER = ROOT / "tests" / "audited" / "trainer.py"
 SETUP = {"steps": 9, "stops": {"early": [3], "twice": [2, 6]}, "save_at": 4, "timeout": 60, "weights": "w.safetensors", "shell": False}
@@ -202,6 +203,368 @@ def test_trace_names_the_optimizer_as_what_is_lost(run, tmp_path, tiny):
     early = cases(result)["early"]
     assert early["diagnosis"]["sentence"] == "differs from step 4: optimizer was lost (it is as before training)"
     assert early["first_differing_logged_step"] == 5
+
+
+# Where a process has to begin and to end.
+
+FEW = {"stops": {"early": [3]}}
+IGNORES_RESUME = "started from scratch: it ends the same whatever data its checkpoint was trained on"
+IGNORES_STOP = "did not stop: the run ends the same whatever data it is resumed with"
+
+
+@pytest.mark.parametrize(
+    ("do", "stops", "failed", "reason"),
+    [
+        ("ignore resume", {"early": [3]}, {"early", "killed", "saved-twice"}, f"early {IGNORES_RESUME}"),
+        ("ignore resume, no log", {"twice": [2, 6]}, {"twice", "killed", "saved-twice"}, f"twice {IGNORES_RESUME}"),
+        ("ignore stop", {"early": [3]}, {"early", "saved-twice"}, "early-1 did not stop: its log has steps 1…9, wanted 1…3"),
+        ("ignore stop, no log", {"early": [3]}, {"early", "saved-twice"}, f"early {IGNORES_STOP}"),
+        (
+            "save before",
+            {"early": [3]},
+            {"early", "killed", "saved-twice"},
+            "early-2 started at another step than the one after its checkpoint's: its log has steps 3…9, wanted 4…9",
+        ),
+        ("end early", {"early": [3]}, {"early", "saved-twice"}, "straight stopped early: its log has steps 1…8, wanted 1…9"),
+        ("end late", {"early": [3]}, {"early", "saved-twice"}, "straight did not stop: its log has steps 1…10, wanted 1…9"),
+    ],
+)
+def test_a_process_begins_after_its_checkpoint_and_ends_at_its_stop(run, do, stops, failed, reason):
+    """Although the same bits come out."""
+    result = run(command(do), stops=stops)
+    assert {name for name, case in cases(result).items() if case["passed"] is False} == failed
+    assert result["outcome"] == "inexact"
+    assert reason in result["verdict"]
+    assert all(case["max_abs_diff"] == 0 for case in cases(result).values())
+
+
+@pytest.mark.parametrize("do", ["no log", "history", "from 0", "log now and then", "from 0, log now and then", "history, from 0"])
+def test_a_correct_trainer_may_log_as_it_likes(run, do):
+    result = run(command(do), stops={"twice": [2, 6]})
+    assert result["outcome"] == "exact", result["verdict"]
+    assert not any(case["reasons"] or case["notes"] for case in cases(result).values())
+
+
+def test_a_trainer_that_data_make_no_difference_to_gets_a_note(run, tmp_path):
+    """Nothing could show then that it doesn't go on from its checkpoint."""
+    np.save(tmp_path / "tokens.npy", np.zeros(100, np.uint8))
+    result = run(command("no log"), stops={})
+    assert result["outcome"] == "exact"
+    notes = cases(result)["killed"]["notes"]
+    assert notes == [
+        "neither its log nor its trace shows where its processes begin and end, and with other data: it ends with the same weights"
+    ]
+
+
+def leg(start, end, logged=None, rows=None, previous=0, name="leg"):
+    return Leg(name, start, end, previous, logged, rows)
+
+
+def span(first, last, step=1):
+    return list(range(first, last + 1, step))
+
+
+@pytest.mark.parametrize(
+    ("straight", "run", "kinds"),
+    [
+        # The trace counts batches, two to an update; the log counts updates.
+        (leg(0, 30, span(1, 30), span(1, 60)), [leg(17, 30, span(18, 30), span(35, 60))], []),
+        (leg(0, 30, span(1, 30), span(1, 60)), [leg(17, 30, span(1, 30), span(1, 60))], ["started_from_scratch"]),
+        (leg(0, 30, span(1, 30), span(1, 60)), [leg(17, 30, span(1, 30), span(35, 60))], []),
+        (leg(0, 30, [], span(1, 60)), [leg(0, 17, [], span(1, 60)), leg(17, 30, [], None)], ["did_not_stop"]),
+        (leg(0, 30, [], span(1, 60)), [leg(17, 30, [], span(33, 60))], ["started_early"]),
+        (leg(0, 30, [], span(1, 60)), [leg(17, 30, [], span(37, 60))], ["started_late"]),
+        (leg(0, 30, [], span(1, 60)), [leg(17, 30, [], span(35, 58))], ["stopped_early"]),
+        (leg(0, 30, [], span(1, 60)), [leg(17, 30, [], span(1, 26))], []),
+        # Steps of different numbers of batches.
+        (leg(0, 30, [], span(1, 59)), [leg(0, 17, [], span(1, 33)), leg(17, 30, [], span(34, 59))], []),
+        (leg(0, 30, [], span(1, 59)), [leg(0, 17, [], span(1, 59))], ["did_not_stop"]),
+        (leg(0, 30, [], span(1, 59)), [leg(0, 17, [], span(1, 33)), leg(17, 30, [], span(1, 59))], ["started_from_scratch"]),
+        # A log of batches, and one of every tenth step, whose last one is the only one in some legs.
+        (leg(0, 30, span(1, 60)), [leg(0, 17, span(1, 34)), leg(17, 30, span(35, 60))], []),
+        (leg(0, 30, span(10, 30, 10)), [leg(0, 17, [10]), leg(17, 30, [20, 30])], []),
+        (leg(0, 30, span(10, 30, 10)), [leg(0, 17, [10, 20, 30])], ["did_not_stop"]),
+        # Of several resumes the third one repeats a step, with what was logged before it and without.
+        (leg(0, 30, span(1, 30)), [leg(19, 30, span(19, 30), previous=7)], ["started_early"]),
+        (leg(0, 30, span(1, 30)), [leg(19, 30, [*span(1, 7), *span(19, 30)], previous=7)], ["started_early"]),
+    ],
+)
+def test_legs_are_held_against_what_the_uninterrupted_run_logs_and_traces(straight, run, kinds):
+    found, _ = legs.faults(30, straight, run)
+    assert [fault["kind"] for fault in found] == kinds
+
+
+@pytest.mark.parametrize(
+    ("straight", "run"),
+    [
+        (leg(0, 30, None), [leg(17, 30, None)]),
+        (leg(0, 30, []), [leg(17, 30, [])]),
+        (leg(0, 30, [30]), [leg(17, 30, [30])]),
+        # The log of every tenth step of each process, numbers that are epochs, and ones that grow.
+        (leg(0, 30, span(10, 30, 10)), [leg(17, 30, [27])]),
+        (leg(0, 30, [1, 2, 3]), [leg(0, 17, [1]), leg(17, 30, [2, 3])]),
+        (leg(0, 30, [1, 2, 4, 8, 16]), [leg(17, 30, [18])]),
+        (leg(0, 30, [-1, 0, 1]), [leg(17, 30, [-1])]),
+        (leg(0, 30, span(1, 30)), [leg(17, 30, span(1, 30))]),
+    ],
+)
+def test_legs_that_nothing_shows_are_neither_right_nor_wrong(straight, run):
+    assert legs.faults(30, straight, run) == ([], True)
+
+
+# A saver that is right only once.
+
+
+def test_a_second_save_that_writes_the_first_ones_tensors_is_found(run):
+    result = run(command("save once"), **FEW)
+    assert {name for name, case in cases(result).items() if not case["passed"]} == {"saved-twice"}
+    assert cases(result)["saved-twice"]["max_abs_diff"] > 0
+
+
+def test_a_trainer_that_cant_save_and_stop_gets_a_result_that_says_so(run):
+    result = run(command("crash on two"), **FEW)
+    told = "with --save-at 2 and --stop-at 4 together: exit status 1: --save-at can't stand with --stop-at"
+    assert (cases(result)["saved-twice"]["status"], cases(result)["saved-twice"]["error"]) == ("crashed", told)
+    assert result["verdict"] == f"not exact: saved-twice failed; crashed: {told}"
+
+
+# Nothing outside the audit's folder is touched.
+
+# What trainers put where they shouldn't; `outside` is somebody else's folder, `here` that of the process.
+PLANTED = {
+    "beside": "os.symlink(outside, here / 'checkpoint.latest')",
+    "up": "os.symlink('..', here / 'checkpoint.up'); os.symlink('.', here / 'checkpoint.here')",
+    "down": "os.mkdir(here / 'saved.d'); os.symlink('saved.d/x', here / 'checkpoint.x'); os.symlink(outside, here / 'saved.d/x')",
+    "dangling": "os.symlink(outside / 'nothing', here / 'checkpoint.gone')",
+    "loop": "os.symlink('checkpoint.b', here / 'checkpoint.a'); os.symlink('checkpoint.a', here / 'checkpoint.b')",
+    "hard link": "os.link(outside / 'mine', here / 'checkpoint.hard')",
+    "next folder": "here.name == 'straight' and [os.symlink(outside, here.parent / name) for name in ('repeat', 'save')]",
+    "next log": "here.name == 'straight' and [os.mkdir(here.parent / 'save'), os.symlink(outside / 'mine', here.parent / 'save/output.log')]",
+    "log": "os.unlink(here / 'output.log'); os.symlink(outside / 'mine', here / 'output.log')",
+    "pipes": "os.mkfifo(here / 'checkpoint.pipe'); os.mkfifo(here / 'trace.csv')",
+    "read-only": "os.mkdir(here / 'checkpoint.ro'); (here / 'checkpoint.ro/file').touch(); os.chmod(here / 'checkpoint.ro', 0)",
+}
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder of somebody else's, with what must stay in it."""
+    folder = tmp_path / "outside"
+    (folder / "checkpoint").mkdir(parents=True)
+    for name in ("mine", "checkpoint/mine", "w.safetensors", "output.log"):
+        (folder / name).write_text("precious")
+    return folder
+
+
+def untouched(outside, but=None):
+    names = ["mine", "checkpoint/mine", "w.safetensors", "output.log"]
+    return all((outside / name).read_text() == "precious" for name in names if name != but)
+
+
+def planting(outside, code):
+    return command("plant", note=f"outside, here = Path({str(outside)!r}), Path(args.out).parent; {code}")
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_nothing_outside_is_removed_or_written_whatever_links_a_trainer_puts_beside_its_checkpoint(run, tmp_path, outside, planted):
+    result = run(planting(outside, PLANTED[planted]), stops={})
+    assert untouched(outside) and len(list(outside.rglob("*"))) == 5
+    assert result["outcome"] == "exact", result["verdict"]
+    kept = {"output.log", "losses.csv", "trace.csv"}
+    assert left_behind(tmp_path) <= kept, "what lies in the folders goes away"
+
+
+@pytest.mark.parametrize("at", ["straight", "saved-twice-1"])
+def test_trainer_that_puts_a_link_in_place_of_the_audits_folders_gets_a_result(run, outside, at):
+    # What lies there the trainer itself may overwrite.
+    moved = "(os.rename({0}, str({0}) + '.moved'), os.symlink(outside, {0})) if here.name == {1!r} else None"
+    assert run(planting(outside, moved.format("here", at)), stops={})["outcome"] in ("failed", "inexact")
+    assert untouched(outside, but="w.safetensors")
+    result = run(planting(outside, moved.format("here.parent", at)), stops={})
+    assert result["outcome"] in ("failed", "inexact")
+    assert "meddled" in result["verdict"]
+    assert untouched(outside, but="w.safetensors")
+
+
+def test_folder_of_somebody_elses_is_not_emptied(run, tmp_path, outside):
+    (tmp_path / "work").symlink_to(outside)
+    with pytest.raises(LabError, match="work: found a link or a file, wanted a folder"):
+        run(command())
+    (tmp_path / "work").unlink()
+    outside.rename(tmp_path / "work")
+    with pytest.raises(LabError, match="work: found files of somebody else's"):
+        run(command())
+    assert untouched(tmp_path / "work")
+
+
+# All that a trainer starts ends with it.
+
+DAEMON = "import os, time; os.setsid(); os.fork() and os._exit(0); open({0!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+# Each child is there before its parent ends.
+HYDRA = "import os\nwhile True:\n    os.fork() and os._exit(0)\n    open({0!r}, 'w').write(str(os.getpid()))"
+STARTED = {
+    "session": ("import os, time; os.setsid(); open({0!r}, 'w').write(str(os.getpid())); time.sleep(1000)", "time.sleep(1000)"),
+    "daemon": (DAEMON, "time.sleep(1000)"),
+    "hydra": (HYDRA, "time.sleep(1000)"),
+    "daemon of one that ends": (DAEMON, "sys.exit('enough')"),
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_no_process_outlives_its_trainer(run, tmp_path, name):
+    """Neither when it takes too long nor when it ends by itself; and no other child of the audit's caller is ended."""
+    code, then = STARTED[name]
+    file = tmp_path / "pid"
+    started = f"subprocess.Popen([sys.executable, '-c', {code.format(str(file))!r}], env={{'PATH': ''}})"
+    waiting = f"any(iter(lambda: os.path.exists({str(file)!r}) and open({str(file)!r}).read(), None))"
+    own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    try:
+        result = run(command("plant", note=f"{started}; {waiting}; {then}"), timeout=6)
+        assert result["status"] == ("crashed" if "ends" in name else "timed_out")
+        assert not alive(int(file.read_text()))
+        assert own.poll() is None
+    finally:
+        own.kill()
+        own.wait()
+
+
+def test_killed_trainer_writes_no_more(run, tmp_path):
+    """Its worker, in a session of its own, would damage the checkpoint that is resumed from."""
+    worker = "import os, sys, time; os.setsid(); time.sleep(1.5); open(sys.argv[1], 'w').write('torn')"
+    code = f"args.save_at and subprocess.Popen([sys.executable, '-c', {worker!r}, args.save_to])"
+    result = run(command("plant", note=code), stops={})
+    assert cases(result)["killed"]["passed"], result["verdict"]
+
+
+def test_trainer_that_kills_its_parent_is_ended_and_gets_a_result(run, tmp_path):
+    code = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 9); time.sleep(1000)"
+    assert run(command("plant", note=code))["error"] == "ended by SIGKILL"
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+# Every case has a result, whatever a trainer does.
+
+OUT = "os.open(args.out, os.O_CREAT | os.O_WRONLY)"
+ODD = {
+    "a sparse file as large as a disk": f"os.truncate({OUT}, 2**40); os._exit(0)",
+    "a pipe": "os.mkfifo(args.out); os._exit(0)",
+    "a link to a device": "os.symlink('/dev/zero', args.out); os._exit(0)",
+    "a link to itself": "os.symlink(args.out, args.out); os._exit(0)",
+    "a deep folder": "[(os.mkdir('d'), os.chdir('d')) for _ in [os.mkdir(args.out), os.chdir(args.out)] * 600]; os._exit(0)",
+    "output that is no text": "os.write(1, bytes(range(128, 256)) * 999); sys.exit(3)",
+    "its own stop": "os.kill(os.getpid(), 19)",
+    "names that are no text": "save_file({'a\\nb': np.full(1, np.nan, np.float32)}, args.out); os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_whatever_a_trainer_leaves_its_audit_ends_with_a_result(run, name):
+    result = run(command("plant", note=ODD[name]), timeout=4)
+    assert result["outcome"] == "failed"
+    assert result["verdict"].startswith("no verdict: ") and "\n" not in result["verdict"]
+    json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
+
+
+ODD_LOGS = {
+    "pipe": "os.mkfifo(args.log)",
+    "device": "os.symlink('/dev/zero', args.log)",
+    "binary": "open(args.log, 'wb').write(bytes(range(256)) * 99)",
+    "words": "open(args.log, 'w').write('step,train_loss\\none,two\\n')",
+    "sparse": "os.truncate(os.open(args.log, os.O_CREAT | os.O_WRONLY), 2**40)",
+}
+
+
+@pytest.mark.parametrize("name", ODD_LOGS)
+def test_log_that_cant_be_read_is_a_note(run, name):
+    result = run(command("plant, no log", note=ODD_LOGS[name]), stops={})
+    assert result["outcome"] == "exact", result["verdict"]
+    assert all(case["notes"] for case in cases(result).values())
+
+
+# Tensors.
+
+
+def tensors():
+    weight = torch.tensor([1.0, -2.0])
+    return {
+        "parameter": torch.nn.Parameter(weight),
+        "needs gradients": weight.clone().requires_grad_(),
+        "buffer": torch.nn.Buffer(weight),
+        "no dimension": torch.tensor(2.0),
+        "no element": torch.zeros(0, 3),
+        "bool": torch.tensor([True, False]),
+        "int64": torch.tensor([2**62, 2**62 + 1]),
+        "uint16": torch.tensor([7], dtype=torch.uint16),
+        "complex": torch.tensor([1 + 2j]),
+        "conjugated": torch.tensor([1 + 2j]).conj(),
+        "transposed": torch.arange(6.0).view(2, 3).T,
+        "bfloat16": weight.bfloat16(),
+        "float8": weight.to(torch.float8_e4m3fn),
+        "float8 exponents": torch.tensor([1.0]).to(torch.float8_e8m0fnu),
+        "float4": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        "bits": torch.zeros(2, dtype=torch.uint8).view(torch.bits8),
+    }
+
+
+def test_tensors_of_every_kind_are_read_and_held_against_each_other(tmp_path):
+    torch.save(tensors(), tmp_path / "a.pth")
+    one, other = weights_file.read(tmp_path / "a.pth"), weights_file.read(tmp_path / "a.pth")
+    assert all(type(tensor) is torch.Tensor and not tensor.requires_grad for tensor in one.values())
+    comparison.check_same_tensors(one, other, "a", "b")
+    assert comparison.same_bits(one, other)
+    assert comparison.distance(one, other) == {"max_abs_diff": 0, "rel_l2": 0}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "difference"),
+    [
+        (torch.tensor([1 + 2j]), torch.tensor([1 - 2j]), 4),
+        (torch.tensor([True]), torch.tensor([False]), 1),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), 0),
+        (torch.tensor([2**62]), torch.tensor([2**62 + 1]), 0),
+        (torch.tensor([1.7e308], dtype=torch.float64), torch.tensor([-1.7e308], dtype=torch.float64), np.finfo(np.float64).max),
+        (torch.zeros(1, dtype=torch.uint8).view(torch.bits8), torch.ones(1, dtype=torch.uint8).view(torch.bits8), 0),
+    ],
+)
+def test_what_differs_in_any_bit_is_not_the_same(one, other, difference):
+    one, other = {"w": one}, {"w": other}
+    assert not comparison.same_bits(one, other)
+    found = comparison.distance(one, other)
+    assert found["max_abs_diff"] == difference
+    assert np.isfinite(found["rel_l2"])
+    case = Case(**found)
+    give_reasons(case, [], same_bits=False)
+    assert [reason["kind"] for reason in case.reasons] == ["weights_differ" if difference else "bits_differ", "unexplained"]
+
+
+def test_a_view_of_fewer_values_is_refused(tmp_path):
+    torch.save({"w": torch.ones(1).expand(2**40)}, tmp_path / "a.pth")
+    with pytest.raises(LabError, match="made of fewer values, wanted a dense tensor"):
+        weights_file.read(tmp_path / "a.pth")
+
+
+# Advice.
+
+
+def test_advice_belongs_to_the_entry_and_not_to_its_name():
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    ours = audit_settings.trainers(section, None)["ignite"]
+    assert set(ours["advice"]) == {"en", "ko"} and ours["fixed_by"] == "ignite-fixed"
+    section["trainers"]["ignite"] = {**section["trainers"]["ignite"], "command": "python mine.py"}
+    theirs = audit_settings.trainers(section, None)["ignite"]
+    assert (theirs["advice"], theirs["fixed_by"]) == ({}, None)
+    section["trainers"]["ignite"]["advice"] = {"en": "save more"}
+    assert audit_settings.trainers(section, None)["ignite"]["advice"] == {"en": "save more"}
+
+
+# The last line of a call.
+
+
+def test_summary_names_the_trainers_that_are_not_exact():
+    outcomes = {"a": "exact", "b": "failed", "c": "inexact"}
+    exact, failed, worse = ({"name": name, "outcome": outcome, "verdict": "says"} for name, outcome in outcomes.items())
+    assert summary([exact]) == "Audit of a: says"
+    assert summary([exact, failed, worse]) == "Audit: 1 of 3 trainers are exact; failed: b; inexact: c"
 
 
 # How the final weights may lie there.

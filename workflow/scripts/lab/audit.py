@@ -53,7 +53,7 @@ class Audit:
         status, error = "ok", None
         try:
             self.tell("straight, the uninterrupted run")
-            self.straight = self._trying(lambda: self._uninterrupted("straight"))
+            self.straight = self._trying(self._uninterrupted, "straight")
             self.weights_bytes = self.place.size(f"straight/{self.weights}")
         except Failed as failed:
             status, error = failed.args
@@ -136,9 +136,8 @@ class Audit:
         try:
             self._process("atomic", CHECKPOINT, "--stop-at", str(self.save_at), followed=True)
             calls = self.place.text(f"atomic/{CALLS}")
-            found = (
-                atomicity.is_atomic(calls, self.place.path / "atomic" / CHECKPOINT) if self.place.holds(f"atomic/{CHECKPOINT}") else None
-            )
+            checkpoint = f"atomic/{CHECKPOINT}"
+            found = atomicity.is_atomic(calls, self.place.path / checkpoint) if self.place.holds(checkpoint) else None
             self.place.remove(f"atomic/{CALLS}")
             return found
         except (Failed, LabError, OSError, ValueError):
@@ -200,10 +199,10 @@ class Audit:
         finally:
             self._clean()
 
-    def _trying(self, run):
-        """Return what `run()` returns. Raises Failed whatever it is that a trainer did."""
+    def _trying(self, run, *arguments):
+        """Return what `run(*arguments)` returns. Raises Failed whatever it is that a trainer did."""
         try:
-            return run()
+            return run(*arguments)
         except Failed:
             raise
         except LabError as error:
@@ -254,7 +253,7 @@ class Audit:
             for switch in range(1, 1 + len(self.stops.get(name, [self.save_at]))):
                 label = f"{name}-other-data-{switch}"
                 self.tell(label)
-                weights = self._trying(lambda: resumed(name, label, switch)).weights  # noqa: B023, called at once
+                weights = self._trying(resumed, name, label, switch).weights
                 if self._differ(weights, self.straight.weights):
                     kinds = [] if self._differ(weights, self._other_weights()) else ["did_not_stop"]
                 elif self._differ(self.straight.weights, self._other_weights()):

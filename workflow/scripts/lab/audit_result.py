@@ -51,9 +51,7 @@ def give_reasons(case, faults, same_bits):
         sentence = f"the weights differ by up to {case.max_abs_diff:.2g} (relative L2 {case.rel_l2:.2g})"
         reasons.append({"kind": "weights_differ", "sentence": sentence})
     elif not same_bits:
-        reasons.append(
-            {"kind": "bits_differ", "sentence": "the weights differ in bits that make no difference in numbers, such as 0 and -0"}
-        )
+        reasons.append({"kind": "bits_differ", "sentence": "the weights differ just in bits that no number shows, such as 0 and -0"})
     step = case.first_differing_logged_step
     if step is not None:
         beginning = "the weights are equal, and " if same_bits else ""
@@ -161,9 +159,8 @@ def summary(results):
     for result in results:
         names.setdefault(result["outcome"].replace("_", " "), []).append(result["name"])
     exact = len(names.pop("exact", []))
-    return "; ".join(
-        [f"Audit: {exact} of {len(results)} trainers are exact", *(f"{told}: {', '.join(names[told])}" for told in sorted(names))]
-    )
+    others = [f"{outcome}: {', '.join(names[outcome])}" for outcome in sorted(names)]
+    return "; ".join([f"Audit: {exact} of {len(results)} trainers are exact", *others])
 
 
 def _reasons(cases):

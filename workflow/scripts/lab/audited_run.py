@@ -12,8 +12,8 @@ from lab.trainer_process import LOSSES, TRACE
 
 @dataclass
 class AuditedRun:
-    """A run whose processes wrote to folders of `place`; `spans` has for each its name, the step that it started after, and the step that it
-    was to end after. `weights` are what the last one ended with.
+    """A run whose processes wrote to folders of `place`; `spans` has for each its name, the step that it started after, and the one that
+    it was to end after. `weights` are what the last one ended with.
     """
 
     place: OwnFolder

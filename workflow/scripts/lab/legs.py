@@ -77,7 +77,9 @@ class Log:
         if self.unit is None or not leg.logged:
             return UNSURE
         found, wanted = self._as_steps(leg.logged), {step for step in self.logged if leg.start < step <= leg.end}
-        old, new = {step for step in found if step <= leg.start}, {step for step in found if step > leg.start}
+        # Of numbers far apart none tells whether they count from 0.
+        old = {step for step in found if step <= leg.start - (not self.dense)}
+        new = found - old
         kind = None
         if max(found) > leg.end:
             kind = "did_not_stop"

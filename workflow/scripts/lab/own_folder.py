@@ -156,7 +156,7 @@ class OwnFolder:
     def _check_parents(self, name):
         self._check()
         parent = (self.path / name).parent
-        if os.path.realpath(parent) != os.path.join(self.root, parent.relative_to(self.path)):
+        if Path(os.path.realpath(parent)) != self.root / parent.relative_to(self.path):
             raise LabError(f"{parent}: found a link, wanted the folder that was made here before")
 
 
