@@ -339,7 +339,7 @@ PLANTED = {
     "loop": "os.symlink('checkpoint.b', here / 'checkpoint.a'); os.symlink('checkpoint.a', here / 'checkpoint.b')",
     "hard link": "os.link(outside / 'mine', here / 'checkpoint.hard')",
     "next folder": "here.name == 'straight' and [os.symlink(outside, here.parent / name) for name in ('repeat', 'save')]",
-    "next log": "here.name == 'straight' and [os.mkdir(here.parent / 'save'), os.symlink(outside / 'mine', here.parent / 'save/output.log')]",
+    "next log": "here.name == 'straight' and os.symlink(outside / 'mine', os.mkdir('work/save') or 'work/save/output.log')",
     "log": "os.unlink(here / 'output.log'); os.symlink(outside / 'mine', here / 'output.log')",
     "pipes": "os.mkfifo(here / 'checkpoint.pipe'); os.mkfifo(here / 'trace.csv')",
     "read-only": "os.mkdir(here / 'checkpoint.ro'); (here / 'checkpoint.ro/file').touch(); os.chmod(here / 'checkpoint.ro', 0)",
@@ -366,7 +366,8 @@ def planting(outside, code):
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_nothing_outside_is_removed_or_written_whatever_links_a_trainer_puts_beside_its_checkpoint(run, tmp_path, outside, planted):
+def test_nothing_outside_is_touched_whatever_links_a_trainer_plants(run, tmp_path, outside, planted, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = run(planting(outside, PLANTED[planted]), stops={})
     assert untouched(outside) and len(list(outside.rglob("*"))) == 5
     assert result["outcome"] == "exact", result["verdict"]
@@ -380,7 +381,7 @@ def test_trainer_that_puts_a_link_in_place_of_the_audits_folders_gets_a_result(r
     moved = "(os.rename({0}, str({0}) + '.moved'), os.symlink(outside, {0})) if here.name == {1!r} else None"
     assert run(planting(outside, moved.format("here", at)), stops={})["outcome"] in ("failed", "inexact")
     assert untouched(outside, but="w.safetensors")
-    result = run(planting(outside, moved.format("here.parent", at)), stops={})
+    result = run(planting(outside, f"({moved.format('here.parent', at)}) and os._exit(0)"), stops={})
     assert result["outcome"] in ("failed", "inexact")
     assert "meddled" in result["verdict"]
     assert untouched(outside, but="w.safetensors")
@@ -439,7 +440,8 @@ def test_killed_trainer_writes_no_more(run, tmp_path):
 def test_trainer_that_kills_its_parent_is_ended_and_gets_a_result(run, tmp_path):
     code = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 9); time.sleep(1000)"
     assert run(command("plant", note=code))["error"] == "ended by SIGKILL"
-    assert not alive(int((tmp_path / "pid").read_text()))
+    while alive(int((tmp_path / "pid").read_text())):
+        time.sleep(0.02)
 
 
 # Every case has a result, whatever a trainer does.
