@@ -1,5 +1,6 @@
 """Trainers speak the audit's flags, and what they resume exactly and what they lose is what is said of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,11 @@ from lab import checkpoint, diagnosis
 
 EXAMPLE = [ROOT / "examples" / "my_trainer.py"]
 TUTORIAL = [ROOT / "workflow" / "scripts" / "trainers" / "pytorch_tutorial.py"]
+TINY = {
+    "model": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2},
+    "training": {"length": 16},
+}
+LAB = [ROOT / "workflow" / "scripts" / "train.py", "--save-every", 0, "--settings", json.dumps(TINY)]
 # Over an epoch's end, which is after update 12.
 STEPS, MID_EPOCH, BOUNDARY = 14, 5, 12
 
@@ -63,6 +69,17 @@ def test_saving_changes_nothing_and_two_resumes_are_exact(trainer, train, tmp_pa
     assert [int(line.split(",")[0]) for line in losses(tmp_path, "straight")] == list(range(1, STEPS + 1))
     assert told(tmp_path, "stopped", "resumed") == told(tmp_path, "saving")
     assert told(tmp_path, "saving").startswith("identical")
+
+
+@pytest.mark.parametrize("trainer", [EXAMPLE, [*TUTORIAL, "--fixed"], LAB], ids=["example", "fixed tutorial", "lab"])
+@pytest.mark.parametrize("save_at", [2, MID_EPOCH])
+def test_one_process_saves_and_stops_also_at_the_same_step(trainer, save_at, train, tmp_path):
+    finished(train(trainer, "straight"))
+    finished(train(trainer, "stopped", "--save-at", save_at, "--save-to", "saved", "--stop-at", MID_EPOCH))
+    for name in ("saved", "stopped"):
+        finished(train(trainer, f"from {name}", "--resume", name))
+        assert equal_weights(tmp_path / f"from {name}", tmp_path / "straight")
+    assert losses(tmp_path, "from saved") == losses(tmp_path, "straight")[save_at:]
 
 
 def test_the_tutorials_checkpoint_loses_schedule_and_generator_even_at_an_epochs_end(train, tmp_path):

@@ -1,4 +1,7 @@
-"""A trainer that speaks the audit's flags, starts fast, and misbehaves as it is told: gradient descent with momentum on four numbers."""
+"""A trainer that speaks the audit's flags, starts fast, and misbehaves as it is told: gradient descent with momentum on four numbers.
+
+What it is told with --do is a list of words with commas between.
+"""
 
 import argparse
 import os
@@ -18,9 +21,14 @@ for flag in ("steps", "stop-at", "save-at"):
 parser.add_argument("--do", default="", help="how to misbehave")
 parser.add_argument("--note", help="text to print")
 args = parser.parse_args()
+DO = args.do.split(", ")
+saved = {}
 
 
 def save(path, **arrays):
+    if "save once" in DO:
+        # What was saved first is saved each time.
+        arrays = {**saved.setdefault("first", arrays), "step": arrays["step"]}
     if args.do == "save a link":
         os.makedirs(f"{path}.real")
         os.symlink(f"{path}.real/mine", path)
@@ -35,7 +43,7 @@ def save(path, **arrays):
     os.replace(written, path)
 
 
-if args.note:
+if args.note and "plant" not in DO:
     print(args.note)
 if args.do.startswith("signal"):
     os.kill(os.getpid(), int(args.do.split()[1]))
@@ -48,28 +56,42 @@ if args.do == "hang":
 if args.do == "crash on resume" and args.resume:
     raise KeyError("optimizer")
 
-weights, momentum, first = np.zeros(4, np.float32), np.zeros(4, np.float32), 1
-if args.resume:
+if "crash on two" in DO and args.save_at and args.stop_at:
+    sys.exit("--save-at can't stand with --stop-at")
+if "plant" in DO:
+    exec(args.note)
+
+weights, momentum, first, history = np.zeros(4, np.float32), np.zeros(4, np.float32), 1, []
+stop_at = None if "ignore stop" in DO else args.stop_at
+end = (stop_at or args.steps) + (0 if stop_at else ("end late" in DO) - ("end early" in DO))
+if args.resume and "ignore resume" not in DO:
     with np.load(args.resume) as state:
         weights, first = state["weights"], int(state["step"]) + 1
         momentum = momentum if args.do == "lose" else state["momentum"]
-tokens, losses = np.load(args.tokens), ["step,train_loss"]
-for step in range(first, (args.stop_at or args.steps) + 1):
+        history = state["history"].tolist()
+tokens, losses = np.load(args.tokens), history if "history" in DO else []
+every = 4 if "log now and then" in DO else 1
+for step in range(first, end + 1):
+    # What a trainer has that saves before its step and not after it.
+    before = {"weights": weights, "momentum": momentum, "step": step - 1, "history": np.array(losses)}
     target = tokens[4 * step : 4 * step + 4].astype(np.float32) + (np.random.default_rng().normal(size=4) if args.do == "noise" else 0)
-    losses.append(f"{step},{np.square(weights - target).mean():.6f}")
+    if step % every == 0:
+        losses.append(f"{step - ('from 0' in DO)},{np.square(weights - target).mean():.6f}")
     momentum = np.float32(0.9) * momentum + (weights - target).astype(np.float32)
     weights = weights - np.float32(0.01) * momentum
+    state = before if "save before" in DO else {"weights": weights, "momentum": momentum, "step": step, "history": np.array(losses)}
     if step == args.save_at and not (args.do == "hurry" and "killed" in args.out):
-        save(args.save_to, weights=weights, momentum=momentum, step=step)
+        save(args.save_to, **state)
         if args.do == "touch when saving":
             weights += np.float32(1e-3)
         # Long enough to be killed.
         time.sleep(0.6)
-Path(args.log).write_text("\n".join([*losses, ""]))
+if "no log" not in DO:
+    Path(args.log).write_text("\n".join(["step,train_loss", *losses, ""]))
 if args.do == "bad trace":
     Path(args.trace).write_text("nonsense\n1\n")
 if args.stop_at:
-    save(args.out, weights=weights, momentum=momentum, step=args.stop_at)
+    save(args.out, **state)
 elif args.do == "folder":
     Path(args.out).mkdir()
     save_file({"w": weights}, f"{args.out}/model.safetensors")

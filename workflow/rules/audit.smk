@@ -91,8 +91,13 @@ rule render_audit:
     threads: 1
     params:
         cures=[f"--fixed-by={name}={TRAINERS[name]['fixed_by']}" for name in AUDITED if TRAINERS[name]["fixed_by"]],
+        advice=[
+            f"--advice={name}={TRAINERS[name]['advice'][config['language']]}"
+            for name in AUDITED
+            if config["language"] in TRAINERS[name]["advice"]
+        ],
     shell:
-        "python {input.code[0]:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} --picture {input.picture:q}"
+        "python {input.code[0]:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} {params.advice:q} --picture {input.picture:q}"
         " --out {output:q} 2> {log:q}"
 
 

@@ -15,6 +15,7 @@ TEMPLATES = os.path.relpath(PROJECT / "templates")
 sys.path.insert(0, SCRIPTS)
 
 from lab import audit_settings
+from lab.audit_result import summary
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
@@ -113,6 +114,8 @@ def stop_flags(trainer):
 
 
 def print_closing_line():
-    """Say, when this call of Snakemake made the report, what came out."""
+    """Say, when this call of Snakemake made the report or the audit's document, what came out."""
     if os.path.exists("report.md") and os.path.getmtime("report.md") >= STARTED:
         print(json.loads(Path(f"{OUT}verdict.json").read_text(encoding="utf-8"))["line"])
+    if os.path.exists("audit.md") and os.path.getmtime("audit.md") >= STARTED:
+        print(summary([json.loads(Path(f"{OUT}audit/{name}.json").read_text(encoding="utf-8")) for name in AUDITED]))

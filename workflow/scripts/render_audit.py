@@ -19,6 +19,7 @@ def main():
     parser.add_argument(
         "--fixed-by", action="append", default=[], metavar="NAME=OTHER", help="OTHER is the trainer NAME with its cure; repeatable"
     )
+    parser.add_argument("--advice", action="append", default=[], metavar="NAME=TEXT", help="what a user of NAME can do; repeatable")
     parser.add_argument("--out", required=True, help="Markdown file to write")
     args = parser.parse_args()
 
@@ -27,7 +28,8 @@ def main():
     facts = {
         "results": {result["name"]: {**result, "cases": audit_result.cases(result), "notes": notes(result)} for result in results},
         "stops": list(dict.fromkeys(name for result in results for name in result["stops"])),
-        "cures": dict(map(cure, args.fixed_by)),
+        "cures": dict(pair("--fixed-by", text) for text in args.fixed_by),
+        "advice": dict(pair("--advice", text) for text in args.advice),
         "lost": sorted(lost.items(), key=lambda item: (-item[1], item[0])),
         "picture": link(args.picture, args.out),
     }
@@ -43,11 +45,11 @@ def notes(result):
     return found
 
 
-def cure(text):
-    """Return the two names in NAME=OTHER. Raises LabError when it is something else."""
+def pair(flag, text):
+    """Return what stands before and behind the first = in `text`. Raises LabError when there is none."""
     name, equals, other = text.partition("=")
     if not equals:
-        raise LabError(f"--fixed-by: found {text!r}, wanted NAME=OTHER")
+        raise LabError(f"{flag}: found {text!r}, wanted a name, = and what belongs to it")
     return name, other
 
 

@@ -162,7 +162,7 @@ def check_flags(args, recipe, chosen):
         raise LabError(f"--stop-at: found {args.stop_at}, wanted a step in 1...{steps - 1}")
     if (args.save_at is None) != (args.save_to is None):
         raise LabError("--save-at, --save-to: found one without the other, wanted a step and a file to write after it")
-    last = (args.stop_at or steps) - 1
+    last = args.stop_at or steps - 1
     if args.save_at is not None and not 1 <= args.save_at <= last:
         raise LabError(f"--save-at: found {args.save_at}, wanted a step in 1...{last}")
     if args.save_every is not None and args.save_every < 0:

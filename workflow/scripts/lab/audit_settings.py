@@ -2,19 +2,23 @@
 
 import shlex
 
+import yaml
+
 from lab import trainer_command
-from lab.audit_result import KILLED
+from lab.audit_result import KILLED, SAVED_TWICE
 from lab.errors import LabError
-from lab.settings import check_ascending
-from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, RUNNING, TRACE
+from lab.settings import CONFIG_FILE, check_ascending
+from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, SAVED, TRACE
 
 # Cases that every audit has, beside those that the config calls stops.
-RESERVED_CASES = ["repeat", "save", KILLED]
+RESERVED_CASES = ["repeat", "save", KILLED, SAVED_TWICE]
 # What else stands in the folder of a trainer's process.
-RESERVED_FILES = [CHECKPOINT, LOSSES, TRACE, LOG, RUNNING, CALLS]
+RESERVED_FILES = [CHECKPOINT, SAVED, LOSSES, TRACE, LOG, CALLS]
 # What a trainer has that doesn't say otherwise, and what it takes over from the section.
-DEFAULTS = {"packages": ["torch"], "expect": None, "weights": "weights.pth", "shell": False, "fixed_by": None}
+DEFAULTS = {"packages": ["torch"], "expect": None, "weights": "weights.pth", "shell": False, "fixed_by": None, "advice": {}}
 SHARED = ["steps", "stops", "save_at", "timeout"]
+# What a trainer has because of its command.
+OF_THE_COMMAND = ["advice", "fixed_by"]
 # Stands in a command for the checkout of MiniMind that the config names.
 CHECKOUT = "{minimind}"
 
@@ -23,9 +27,16 @@ def trainers(audit, minimind):
     """Return the trainers of the section `audit` by name, each with all keys: what it doesn't say is the section's or the default.
 
     `minimind` is a checkout of MiniMind, or None: then the trainers that need one have the key `skip`, which says so, and else None.
+    What config.yaml says of the trainer that it calls so itself is not said of another one, which has another command.
     """
     shared = {key: audit[key] for key in SHARED}
     found = {name: {**DEFAULTS, **shared, **own, "skip": None} for name, own in audit["trainers"].items()}
+    ours = yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))["audit"]["trainers"]
+    for name in ours.keys() & found.keys():
+        if found[name]["command"] != ours[name]["command"]:
+            for key in OF_THE_COMMAND:
+                if found[name][key] == ours[name].get(key):
+                    found[name][key] = DEFAULTS[key]
     for trainer in found.values():
         if CHECKOUT in trainer["command"]:
             if minimind is None:

@@ -23,9 +23,9 @@ def split(command):
 
 
 def with_flags(command, flags, shell):
-    """Return what subprocess is to start for `command` with `flags`, a list of text, behind it: a list, or with `shell` one text."""
+    """Return the list of arguments that starts `command` with `flags`, a list of text, behind it; with `shell` by way of the shell."""
     if shell:
-        return f"{command.replace(PLACE, shlex.quote(_scripts()))} {shlex.join(flags)}"
+        return ["/bin/sh", "-c", f"{command.replace(PLACE, shlex.quote(_scripts()))} {shlex.join(flags)}"]
     return [*split(command), *flags]
 
 

@@ -1,27 +1,24 @@
-"""A trainer's process: started apart from ours, watched, and ended together with its children."""
+"""A trainer's process: started apart from ours, watched, and ended together with all that it started."""
 
-import fcntl
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from lab import keeper
 from lab.errors import LabError
-from lab.listing import shape
 
-# What is in the folder of a process: what it printed, its losses and trace, its checkpoint, its system calls if it is followed.
-LOG, LOSSES, TRACE, CHECKPOINT, CALLS = "output.log", "losses.csv", "trace.csv", "checkpoint", "calls.txt"
-# Its process group's number; a process that lives holds a lock on the file.
-RUNNING = "running"
+# What is in the folder of a process: what it printed, its losses and trace, its checkpoint, the one that it saves on its way where it
+# saves two, its system calls if it is followed.
+LOG, LOSSES, TRACE, CHECKPOINT, SAVED, CALLS = "output.log", "losses.csv", "trace.csv", "checkpoint", "saved", "calls.txt"
 # Seconds between two looks at a process, and for which a checkpoint has to stay as it is to count as written.
 LOOK_EVERY = 0.01
 SETTLED = 0.2
-# Seconds that the processes of an audit that was killed are given to end.
-GRACE = 10
 # An error is told by the end of this many bytes of what the process printed, in a line of at most so many characters.
 TAIL = 65536
 LONGEST = 300
@@ -36,67 +33,90 @@ class Ended:
     seconds: float
 
 
-def run(command, folder, timeout, kill_when=None):
-    """Run `command`, a list of arguments or a text for the shell, and return how it Ended.
+def run(command, place, name, timeout, kill_when=None):
+    """Run `command`, a list of arguments, in the working directory, and return how it Ended.
 
-    What it prints goes to output.log in `folder`. After `timeout` seconds it is killed, with its whole process group. If `kill_when` is
-    given, a path and the sizes of what is expected there (see `listing.shape`; None when they aren't known), that is done as soon as it is
-    there in these sizes, or something else that has stopped changing. Whatever happens, nothing of the group outlives this call.
+    What it prints goes to output.log in the folder `name` of `place`, an OwnFolder. After `timeout` seconds it is killed, with all that it
+    started (see `keeper`). If `kill_when` is given, a function that returns what a checkpoint holds now ({} if there is none) and what it
+    is expected to hold (None when that isn't known), that is done as soon as it holds that, or something else that has stopped changing.
+    Whatever happens, nothing of what was started outlives this call.
     """
-    folder = Path(folder)
     started = time.monotonic()
-    with open(folder / LOG, "wb") as log, open(folder / RUNNING, "w") as running:
-        fcntl.flock(running, fcntl.LOCK_EX)
+    reading, writing = os.pipe()
+    with open(reading, "rb") as report, place.create(f"{name}/{LOG}") as log:
         try:
-            process = subprocess.Popen(
-                command,
-                shell=isinstance(command, str),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[running.fileno()],
-            )
+            kept = _start(command, writing, log)
         except (OSError, ValueError) as error:
-            return Ended("crashed", f"{command[0]}: can't be started: {getattr(error, 'strerror', None) or error}", 0.0)
-        try:
-            print(process.pid, file=running, flush=True)
-            status = _watch(process, started + timeout, kill_when)
+            return Ended("crashed", _not_started(command, getattr(error, "strerror", None) or error), 0.0)
         finally:
-            _kill_group(process.pid)
-            process.wait()
-            _wait_for_group(process.pid)
-            (folder / RUNNING).unlink()
-    seconds = time.monotonic() - started
-    if status == "crashed":
-        return Ended(status, ": ".join(filter(None, [_told(process.returncode), last_line(folder / LOG)])), seconds)
-    return Ended(status, last_line(folder / LOG) if status == "timed_out" else None, seconds)
-
-
-def end_leftovers(folder):
-    """End the processes that were started in the folders below `folder` by one of us that was killed, and wait until they have."""
-    for path in Path(folder).glob(f"*/{RUNNING}"):
-        with open(path) as running:
-            try:
-                fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # The lock is held, so the number is still this process group's.
-                group = running.read().strip()
-                if group:
-                    _kill_group(int(group))
-                _wait_for(running, path)
-
-
-def _wait_for(running, path):
-    """Wait until nobody holds a lock on the open file `running`. Raises LabError when somebody doesn't let go of it."""
-    deadline = time.monotonic() + GRACE
-    while True:
+            os.close(writing)
         try:
-            return fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise LabError(f"{path}: a process that an audit started before still holds it, wanted none; end it") from None
-            time.sleep(LOOK_EVERY)
+            status = _watch(kept, started + timeout, kill_when)
+        finally:
+            _end(kept)
+        told = {}
+        for line in report.read().splitlines():
+            told |= json.loads(line)
+        if kept.returncode == -signal.SIGKILL and "pid" in told:
+            # Somebody killed the keeper itself.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(told["pid"], signal.SIGKILL)
+    seconds = time.monotonic() - started
+    if "error" in told:
+        return Ended("crashed", _not_started(command, told["error"]), 0.0)
+    returncode = told.get("returncode", kept.returncode)
+    if status == "ended":
+        status = "ok" if returncode == 0 else "crashed"
+    try:
+        line = last_line(place.text(f"{name}/{LOG}"))
+    except LabError:
+        # The trainer removed it, or put something else there.
+        line = None
+    if status == "crashed":
+        return Ended(status, ": ".join(filter(None, [_told(returncode), line])), seconds)
+    return Ended(status, line if status == "timed_out" else None, seconds)
+
+
+def _start(command, report, log):
+    keeping = [sys.executable, "-I", keeper.__file__, str(os.getpid()), str(report)]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+    # In a session of its own it outlives us when our process group is killed, and ends what it keeps.
+    return subprocess.Popen([*keeping, *command], **streams, start_new_session=True, pass_fds=[report])
+
+
+def _not_started(command, reason):
+    return f"{command[0]}: can't be started: {reason}"
+
+
+def _watch(kept, deadline, kill_when):
+    """Wait until the keeper has ended, or has to, and return which: ended, timed_out or killed."""
+    seen, since = {}, None
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            kept.wait(LOOK_EVERY)
+            return "ended"
+        now = time.monotonic()
+        if now > deadline:
+            return "timed_out"
+        if kill_when:
+            look, expected = kill_when
+            found = look()
+            if found and found == expected:
+                return "killed"
+            if found != seen:
+                seen, since = found, now
+            elif found and now - since >= SETTLED:
+                return "killed"
+
+
+def _end(kept):
+    """Have the keeper end all that it keeps, and wait until it has."""
+    kept.terminate()
+    try:
+        kept.wait(2 * keeper.GRACE)
+    except subprocess.TimeoutExpired:
+        kept.kill()
+        kept.wait()
 
 
 def last_line(log):
@@ -106,40 +126,6 @@ def last_line(log):
         lines = re.split(r"[\r\n]+", file.read().decode("utf-8", errors="replace"))
     printable = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
     return next((line[:LONGEST] for line in reversed(printable) if line), None)
-
-
-def _watch(process, deadline, kill_when):
-    """Wait until the process has ended, or has to be, and return the status."""
-    seen, since = {}, None
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return "ok" if process.wait(LOOK_EVERY) == 0 else "crashed"
-        now = time.monotonic()
-        if now > deadline:
-            return "timed_out"
-        if kill_when:
-            path, expected = kill_when
-            found = shape(path)
-            if found and found == expected:
-                return "killed"
-            if found != seen:
-                seen, since = found, now
-            elif found and now - since >= SETTLED:
-                return "killed"
-
-
-def _kill_group(number):
-    with suppress(ProcessLookupError):
-        os.killpg(number, signal.SIGKILL)
-
-
-def _wait_for_group(number):
-    """Wait until the killed process group has no members any more; one that the system can't end yet isn't waited for longer than that."""
-    deadline = time.monotonic() + GRACE
-    with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(number, 0)
-            time.sleep(LOOK_EVERY)
 
 
 def _told(returncode):

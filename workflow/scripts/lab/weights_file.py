@@ -1,6 +1,7 @@
 """The weights that a trainer leaves, in whichever of the usual forms."""
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -15,26 +16,38 @@ class NotFinite(LabError):
     """Weights that hold NaN or an infinity."""
 
 
-def read(path):
+def read(path, real=Path):
     """Return the weights at `path` as a dict of tensors by name: a .pth or .pt file, a .safetensors file, or a folder with one of them.
 
-    Raises LabError, one line, when there is nothing of the kind, or anything else than tensors by name; NotFinite when a value is none.
+    The tensors are plain ones that need no gradients, whatever the file holds: parameters, buffers, views. `real` says where the file that
+    was found is to be read, or raises LabError. Raises LabError, one line, when there is nothing of the kind, or anything else than
+    tensors by name; NotFinite when a value is none.
     """
     path = _file(Path(path))
-    weights = _read_safetensors(path) if path.suffix == SAFETENSORS else _read_torch(path)
+    # A file may call a tensor or a text anything, and hold any of a tensor's methods under another meaning: torch's own are called.
+    weights = _read_safetensors(path, real(path)) if path.suffix == SAFETENSORS else _read_torch(path, real(path))
     if not isinstance(weights, dict):
         raise LabError(f"{path}: found {type(weights).__name__}, wanted the model's tensors by name")
-    if not weights:
+    found = {name: _plain(path, name, tensor) for name, tensor in dict.items(weights)}
+    if not found:
         raise LabError(f"{path}: found no tensors, wanted the model's")
-    for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor) or not isinstance(name, str):
-            raise LabError(f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_conj() or tensor.is_neg():
-            raise LabError(f"{path}: tensor {name}: found {tensor.layout}, {tensor.dtype}, on {tensor.device}, wanted a dense tensor")
-        # Types of one byte are widened, since not all of them know isfinite.
-        if not bool((tensor if tensor.element_size() > 1 else tensor.float()).isfinite().all()):
+    return found
+
+
+def _plain(path, name, tensor):
+    """Return the tensor as one of torch.Tensor itself. Raises LabError unless it is dense, of its own size, and finite."""
+    if not isinstance(tensor, torch.Tensor) or not isinstance(name, str):
+        raise LabError(f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+        raise LabError(f"{path}: tensor {name}: found {tensor.layout}, {tensor.dtype}, on {tensor.device}, wanted a dense tensor")
+    tensor = torch.Tensor.detach(tensor).as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise LabError(f"{path}: tensor {name}: found {list(tensor.shape)} made of fewer values, wanted a dense tensor")
+    # Not all types of one byte know isfinite, and some types hold no numbers that could be infinite.
+    with suppress(NotImplementedError):
+        if not bool(torch.isfinite(tensor if tensor.element_size() > 1 else tensor.float()).all()):
             raise NotFinite(f"{path}: tensor {name} holds values that are not finite")
-    return weights
+    return tensor
 
 
 def _file(path):
@@ -51,18 +64,18 @@ def _file(path):
     return path
 
 
-def _read_torch(path):
+def _read_torch(path, real):
     # Before torch 1.6 files were no archives; they carry no checksums.
-    if zipfile.is_zipfile(path):
-        return checkpoint.read(path)
+    if zipfile.is_zipfile(real):
+        return checkpoint.read(real)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(real, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LabError(f"{path}: not a torch file that is safe to read: {reason}") from error
 
 
-def _read_safetensors(path):
+def _read_safetensors(path, real):
     # Only trainers that write such files need the package.
     try:
         from safetensors import SafetensorError
@@ -70,6 +83,6 @@ def _read_safetensors(path):
     except ImportError as error:
         raise LabError(f"{path}: can't be read without the package safetensors") from error
     try:
-        return load_file(path)
+        return load_file(real)
     except (OSError, SafetensorError) as error:
         raise LabError(f"{path}: not a safetensors file: {error}") from error

@@ -70,8 +70,7 @@ def main():
                 if number % task.ACCUMULATION:
                     continue
                 progress.step = number // task.ACCUMULATION
-                path = contract.checkpoint_path(args, progress.step)
-                if path:
+                for path in contract.checkpoint_paths(args, progress.step):
                     accelerator.save_state(path)
                 if progress.step == args.end:
                     return

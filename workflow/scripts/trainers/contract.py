@@ -37,9 +37,9 @@ def parse(parser):
     return args
 
 
-def checkpoint_path(args, step):
-    """Return where a checkpoint is due after update `step`, None where none is."""
-    return {args.save_at: args.save_to, args.stop_at: args.out}.get(step)
+def checkpoint_paths(args, step):
+    """Return where checkpoints are due after update `step`: one, two when --save-at and --stop-at name it both, or none."""
+    return [path for due, path in ((args.save_at, args.save_to), (args.stop_at, args.out)) if due == step]
 
 
 class Record:

@@ -37,8 +37,7 @@ class Flags(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         self.trainer.record.after_batch(self.trainer.loss)
         control.should_training_stop = state.global_step == self.flags.end
-        path = contract.checkpoint_path(self.flags, state.global_step)
-        if path:
+        for path in contract.checkpoint_paths(self.flags, state.global_step):
             control.should_save = True
             # Trainer names its folders itself. A link shows them where they are looked for from their first moment on.
             path.symlink_to(Path(args.output_dir, f"checkpoint-{state.global_step}").absolute())

@@ -42,8 +42,7 @@ def main():
     @trainer.on(Events.ITERATION_COMPLETED(every=task.ACCUMULATION))
     def save_and_stop(engine):
         step = engine.state.iteration // task.ACCUMULATION
-        path = contract.checkpoint_path(args, step)
-        if path:
+        for path in contract.checkpoint_paths(args, step):
             saver = DiskSaver(path.parent, require_empty=False)
             Checkpoint(objects, saver, filename_pattern=path.name)(engine)
         if step == args.end:

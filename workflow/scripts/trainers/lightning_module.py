@@ -46,8 +46,7 @@ class Flags(lightning.Callback):
         if not waiting:
             # Lightning does it only after the next forward pass, and the trace would take them for gradients that wait for an update.
             trainer.optimizers[0].zero_grad()
-            path = contract.checkpoint_path(self.args, step)
-            if path:
+            for path in contract.checkpoint_paths(self.args, step):
                 trainer.save_checkpoint(path)
             trainer.should_stop = step == self.args.end
 

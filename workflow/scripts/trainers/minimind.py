@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -43,10 +44,11 @@ class Watch:
         self.number += 1
         self.record.before_batch(self.number, inputs[0])
         step, waiting = divmod(self.number, task.ACCUMULATION)
-        path = None if waiting else contract.checkpoint_path(self.args, step)
-        if path:
+        paths = [] if waiting else contract.checkpoint_paths(self.args, step)
+        if paths:
             # The script saves more often than it is asked to. A link shows this one from its first moment on.
             Path(RESUME_FILE).unlink(missing_ok=True)
+        for path in paths:
             path.symlink_to(Path(RESUME_FILE).resolve())
 
     def after_forward(self, module, inputs, output):
@@ -56,6 +58,11 @@ class Watch:
     def end_batch(self):
         """Take down the batch before, and end where it is the last one."""
         self.record.after_batch(self.loss)
+        if self.args.stop_at and self.number == (self.args.save_at or 0) * task.ACCUMULATION:
+            # What the script saves next goes to the same file.
+            copy = self.args.save_to.with_name(f"{self.args.save_to.name}.copy")
+            shutil.copy(self.args.save_to, copy)
+            copy.replace(self.args.save_to)
         if self.number == (self.args.stop_at or 0) * task.ACCUMULATION:
             raise Stop
 
@@ -101,13 +108,13 @@ def make_folder(folder, args):
 
 def run_script(args):
     """Run the script as `python train_pretrain.py FLAGS` does, and write the weights that it ends with."""
-    saved = args.stop_at or args.save_at or args.steps
+    saved = [step for step in (args.stop_at, args.save_at) if step] or [args.steps]
     flags = {
         "epochs": args.steps // task.UPDATES,
         "batch_size": task.BATCH,
         "accumulation_steps": task.ACCUMULATION,
         "learning_rate": task.LR,
-        "save_interval": (saved * task.ACCUMULATION - 1) % task.BATCHES + 1,
+        "save_interval": math.gcd(*((step * task.ACCUMULATION - 1) % task.BATCHES + 1 for step in saved)),
         "hidden_size": task.HIDDEN,
         "num_hidden_layers": task.LAYERS,
         "max_seq_len": task.LENGTH,

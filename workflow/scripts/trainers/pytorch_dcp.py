@@ -70,8 +70,7 @@ def main():
                 record.after_batch(loss)
                 if waiting:
                     continue
-                path = contract.checkpoint_path(args, application.step)
-                if path:
+                for path in contract.checkpoint_paths(args, application.step):
                     dcp.save({"application": application}, checkpoint_id=path)
                 if application.step == args.end:
                     return

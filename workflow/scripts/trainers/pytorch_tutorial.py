@@ -66,8 +66,7 @@ def main():
                 record.after_batch(loss)
                 if waiting:
                     continue
-                path = contract.checkpoint_path(args, step)
-                if path:
+                for path in contract.checkpoint_paths(args, step):
                     save(path, step, loss)
                 if step == args.end:
                     return
