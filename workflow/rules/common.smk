@@ -18,20 +18,21 @@ from lab import audit_settings
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
-from lab.locks import lift_stale_lock
+from lab.locks import in_one_line, lift_stale_lock
 from lab.settings import RECIPE_VERBS, all_variants, check, completed, components, deciding, schema, stops, with_numbers
-from lab.sources import sources
-from lab.trainer_command import files
+from lab.sources import code_digest
+from lab.trainer_command import code_digests, data_files
 from lab.versions import installed
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
 
 STARTED = time.time()
-# Another torch or CPU may round differently, so what was trained there is stale here.
-MACHINE = fingerprint()
 
-lift_stale_lock(Path(".snakemake"))
+# A job's own Snakemake, maybe on another machine, leaves the lock to the one that started it.
+if workflow.is_main_process:
+    lift_stale_lock(".snakemake")
+    logger.addFilter(in_one_line)
 
 try:
     # A workflow that uses this one as a module gives just what it wants otherwise.
@@ -57,6 +58,8 @@ TRAIN = config["data"]["train"] or f"{OUT}train.npy"
 VAL = config["data"]["val"] or f"{OUT}val.npy"
 VARIANTS = list(all_variants(config))
 STOPS = stops(config["training"])
+# Another torch, CPU or GPU may round differently, so what was trained there is stale here.
+MACHINE = fingerprint(config["training"]["device"])
 # A resource and no param: how often the progress is kept changes no bit of an output, so it makes none stale.
 SAVE_EVERY = config["training"]["save_every"]
 TRAINERS = audit_settings.trainers(config["audit"], config["minimind"])
@@ -65,9 +68,28 @@ AUDITED = audit_settings.audited(config["audit"])
 LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
 
-def code(verb):
-    """The files that the script `verb` is made of, itself first: a change in one of them makes its outputs stale."""
-    return [str(path) for path in sources(f"{SCRIPTS}/{verb}.py")]
+def verb(name):
+    """The params for the script of this name: its path, and what its code means, so that another meaning makes its outputs stale."""
+    path = f"{SCRIPTS}/{name}.py"
+    return {"script": path, "code": code_digest(path)}
+
+
+def machine(wildcards):
+    """What of the machine decides the bits of a training job."""
+    return elsewhere() or MACHINE
+
+
+def trainers_machine(wildcards):
+    """The same for an audited trainer, which may use any GPU; its packages' versions count apart."""
+    found = fingerprint("cuda")
+    return elsewhere() or {name: found[name] for name in found if name != "torch"}
+
+
+def elsewhere():
+    """Whether a cluster's executor runs the jobs, as text: on machines that this one, which decides what is stale, doesn't know."""
+    # In a dry run nothing else is left of that executor.
+    pretended = (workflow.dryrun or workflow.touch) and workflow.execution_settings.use_threads
+    return "another machine" if workflow.non_local_exec or pretended else ""
 
 
 def templates(name):

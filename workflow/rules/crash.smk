@@ -8,8 +8,6 @@ rule crash:
 
 
 rule inject_faults:
-    input:
-        code=code("inject_faults"),
     output:
         report(f"{OUT}crash.json", caption="../report/crash.rst", category="Crash safety"),
     log:
@@ -18,15 +16,15 @@ rule inject_faults:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("inject_faults"),
         settings=section("crash"),
-        machine=MACHINE,
+        machine=machine,
     shell:
-        "python {input.code[0]:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"
+        "python {params.script:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule plot_faults:
     input:
-        code=code("plot_faults"),
         counted=f"{OUT}crash.json",
     output:
         report(f"{OUT}crash.svg", caption="../report/crash.rst", category="Crash safety"),
@@ -35,13 +33,14 @@ rule plot_faults:
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("plot_faults"),
     shell:
-        "python {input.code[0]:q} --counted {input.counted:q} --out {output:q} 2> {log:q}"
+        "python {params.script:q} --counted {input.counted:q} --out {output:q} 2> {log:q}"
 
 
 rule render_faults:
     input:
-        code=code("render_faults"),
         template=f"{TEMPLATES}/crash.{config['language']}.md.j2",
         counted=f"{OUT}crash.json",
         picture=f"{OUT}crash.svg",
@@ -53,7 +52,8 @@ rule render_faults:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("render_faults"),
         settings=section("crash"),
     shell:
-        "python {input.code[0]:q} --template {input.template:q} --counted {input.counted:q} --picture {input.picture:q}"
+        "python {params.script:q} --template {input.template:q} --counted {input.counted:q} --picture {input.picture:q}"
         " --out {output:q} --settings {params.settings:q} 2> {log:q}"

@@ -3,7 +3,6 @@
 
 rule half:
     input:
-        code=code("export_half"),
         weights=f"{OUT}straight.pth",
         val=VAL,
     output:
@@ -15,15 +14,15 @@ rule half:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
     params:
+        **verb("export_half"),
         settings=training_settings(),
     shell:
-        "python {input.code[0]:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
+        "python {params.script:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
         " --report {output.measured:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule count_state:
     input:
-        code=code("count_state"),
         resume=f"{OUT}resume.pth",
         weights=f"{OUT}straight.pth",
     output:
@@ -35,15 +34,15 @@ rule count_state:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("count_state"),
         settings=training_settings(),
     shell:
-        "python {input.code[0]:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
+        "python {params.script:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
         " --file {output.file:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule divergence:
     input:
-        code=code("measure_divergence"),
         straight=f"{OUT}straight.pth",
         runs=expand(f"{OUT}{{run}}.pth", run=["repeat", *VARIANTS]),
         # The script finds these beside the weights.
@@ -63,16 +62,16 @@ rule divergence:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("measure_divergence"),
         runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
         first_updates=config["divergence"]["first_updates"],
     shell:
-        "python {input.code[0]:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
+        "python {params.script:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
         " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
 
 
 rule diagnosis:
     input:
-        code=code("diagnose"),
         reference=f"{OUT}trace/straight.csv",
         other=f"{OUT}trace/{{run}}.csv",
     output:
@@ -84,13 +83,14 @@ rule diagnosis:
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("diagnose"),
     shell:
-        "python {input.code[0]:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
+        "python {params.script:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
     input:
-        code=code("describe_machine"),
         train=TRAIN,
         val=VAL,
     output:
@@ -101,15 +101,15 @@ rule machine:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("describe_machine"),
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
     shell:
-        "python {input.code[0]:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
+        "python {params.script:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
 
 
 rule verdict:
     input:
-        code=code("judge"),
         divergence=f"{OUT}divergence.json",
         numel=f"{OUT}optim.json",
         file=f"{OUT}resume.json",
@@ -122,7 +122,8 @@ rule verdict:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("judge"),
         settings=section("model", "training", "variants", "verdict"),
     shell:
-        "python {input.code[0]:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
+        "python {params.script:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
         " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

@@ -8,12 +8,13 @@ rule ablation:
 
 rule check:
     input:
-        code=code("check"),
         verdict=f"{OUT}verdict.json",
     log:
         f"{OUT}logs/check.log",
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("check"),
     shell:
-        "python {input.code[0]:q} {input.verdict:q} 2> {log:q}"
+        "python {params.script:q} {input.verdict:q} 2> {log:q}"

@@ -3,7 +3,6 @@
 
 rule uninterrupted:
     input:
-        code=code("train"),
         tokens=TRAIN,
     output:
         weights=f"{OUT}{{run}}.pth",
@@ -20,17 +19,17 @@ rule uninterrupted:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
         " --record {output.record:q} --trace {output.trace:q} --save-every {resources.save_every}"
         " --settings {params.settings:q} 2> {log:q}"
 
 
 rule stopped:
     input:
-        code=code("train"),
         tokens=TRAIN,
     output:
         resume=f"{OUT}resume.pth",
@@ -43,18 +42,18 @@ rule stopped:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         stop_at=STOPS[0],
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
         " --trace {output.trace:q} --save-every {resources.save_every}"
         " --settings {params.settings:q} 2> {log:q}"
 
 
 rule variant:
     input:
-        code=code("train"),
         tokens=TRAIN,
         resume=lambda wildcards: resume_file(wildcards.variant, len(STOPS) - 1),
     output:
@@ -72,12 +71,13 @@ rule variant:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         recipe=recipe,
         stop=[],
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
         " --out {output.result:q} --log {output.log:q} --record {output.record:q} --trace {output.trace:q}"
         " --save-every {resources.save_every} --settings {params.settings:q} 2> {log:q}"
 
@@ -87,7 +87,6 @@ if len(STOPS) > 1:
     # From each stop but the last to the next one.
     use rule variant as leg with:
         input:
-            code=code("train"),
             tokens=TRAIN,
             resume=lambda wildcards: resume_file(wildcards.variant, STOPS.index(int(wildcards.stop)) - 1),
         output:
@@ -101,14 +100,14 @@ if len(STOPS) > 1:
             variant="|".join(VARIANTS),
             stop="|".join(map(str, STOPS[1:])),
         params:
+            **verb("train"),
             recipe=recipe,
             stop=lambda wildcards: ["--stop-at", wildcards.stop],
             settings=training_settings(),
-            machine=MACHINE,
+            machine=machine,
 
     rule join_legs:
         input:
-            code=code("join_legs"),
             log=legs("{variant}{stop}_log.csv"),
             record=legs("{variant}{stop}_record.npz"),
             trace=legs("trace/{variant}{stop}.csv"),
@@ -123,6 +122,8 @@ if len(STOPS) > 1:
         conda:
             "../../envs/conda.yaml"
         threads: 1
+        params:
+            **verb("join_legs"),
         shell:
-            "python {input.code[0]:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
+            "python {params.script:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
             " --out-record {output.record:q} --trace {input.trace:q} --out-trace {output.trace:q} 2> {log:q}"

@@ -20,7 +20,7 @@ from lab.fingerprint import fingerprint
 from lab.progress import Progress, digest, stop_requests
 from lab.run import Run
 from lab.sketch import Sketch
-from lab.sources import sources
+from lab.sources import code_digest
 
 
 def arguments():
@@ -127,8 +127,8 @@ def identity(args, recipe, chosen):
     return {
         "configuration": digest(json.dumps(used, sort_keys=True)),
         "data": digest(Path(args.tokens)),
-        "code": digest(*sources(__file__)),
-        "torch or CPU": digest(json.dumps(fingerprint(), sort_keys=True)),
+        "code": code_digest(__file__),
+        "torch or CPU": digest(json.dumps(fingerprint(training["device"]), sort_keys=True)),
         "resume file": digest(Path(args.resume)) if args.resume else "",
     }
 
