@@ -2,11 +2,15 @@
 
 
 rule audit:
+    """The audit of all trainers: audit.md."""
     input:
         "audit.md",
+    message:
+        "The audit is made."
 
 
 rule audit_tokens:
+    """The tokens that audited trainers train on."""
     input:
         tokens=TRAIN,
     output:
@@ -19,11 +23,14 @@ rule audit_tokens:
     params:
         **verb("cut_tokens"),
         first=config["audit"]["tokens"],
+    message:
+        "Cuts the audit's tokens."
     shell:
         "python {params.script:q} --tokens {input.tokens:q} --first {params.first} --out {output:q} 2> {log:q}"
 
 
 rule audit_trainer:
+    """One trainer's audit."""
     input:
         named=lambda wildcards: data_files(TRAINERS[wildcards.trainer]["command"]),
         tokens=f"{OUT}audit/tokens.npy",
@@ -56,6 +63,8 @@ rule audit_trainer:
         # Without it nothing is said of the save.
         strace=bool(shutil.which("strace")),
         work=f"{OUT}audit/processes/{{trainer}}",
+    message:
+        "Audits {wildcards.trainer}."
     shell:
         "python {params.script:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
         " --steps {params.steps} {params.stops:q} --save-at {params.save_at} --timeout {resources.process_timeout}"
@@ -63,6 +72,7 @@ rule audit_trainer:
 
 
 rule plot_audit:
+    """The picture of all audits."""
     input:
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
     output:
@@ -74,11 +84,14 @@ rule plot_audit:
     threads: 1
     params:
         **verb("plot_audit"),
+    message:
+        "Draws the audit."
     shell:
         "python {params.script:q} {input.results:q} --out {output:q} 2> {log:q}"
 
 
 rule render_audit:
+    """The audit's document, audit.md."""
     input:
         templates=templates("audit"),
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
@@ -93,12 +106,15 @@ rule render_audit:
     params:
         **verb("render_audit"),
         cures=[f"--fixed-by={name}={TRAINERS[name]['fixed_by']}" for name in AUDITED if TRAINERS[name]["fixed_by"]],
+    message:
+        "Writes audit.md."
     shell:
         "python {params.script:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} --picture {input.picture:q}"
         " --out {output:q} 2> {log:q}"
 
 
 rule check_audit:
+    """The verdict on every trainer; fails when one that is expected to be exact isn't."""
     input:
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
     log:
@@ -109,5 +125,7 @@ rule check_audit:
     params:
         **verb("check_audit"),
         exact=[f"--exact={name}" for name in AUDITED if TRAINERS[name]["expect"] == "exact" and not TRAINERS[name]["skip"]],
+    message:
+        "Checks the audit."
     shell:
         "python {params.script:q} {input.results:q} {params.exact:q} 2> {log:q}"

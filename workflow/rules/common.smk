@@ -14,7 +14,7 @@ SCRIPTS = os.path.relpath(PROJECT / "workflow" / "scripts")
 TEMPLATES = os.path.relpath(PROJECT / "templates")
 sys.path.insert(0, SCRIPTS)
 
-from lab import audit_settings
+from lab import audit_settings, gpu
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
@@ -43,6 +43,11 @@ try:
         path = config["data"][key]
         if path is not None and not os.path.isfile(path):
             raise LabError(f"config key data.{key}: found {path}, wanted an existing token file")
+    if config["minimind"] is not None and not Path(config["minimind"], "trainer", "train_pretrain.py").is_file():
+        raise LabError(f"config key minimind: found {config['minimind']}, without trainer/train_pretrain.py; wanted a checkout of MiniMind")
+    # With a cluster's executor, for which --jobs is given, this machine needs no GPU.
+    if config["training"]["device"] == "cuda" and workflow.is_main_process and workflow.resource_settings.nodes is None:
+        gpu.check()
     if os.path.exists(config["outdir"]) and not os.path.isdir(config["outdir"]):
         raise LabError(f"config key outdir: found {config['outdir']}, which is a file, wanted a folder")
     CORPUS = [] if config["data"]["train"] else [str(path) for path in corpus_files(config["data"]["corpus"])]
@@ -98,8 +103,9 @@ def templates(name):
 
 
 def section(*names):
-    """These sections of the config as JSON, for a script's --settings."""
-    return json.dumps({name: config[name] for name in names})
+    """These sections of the config as JSON, for a script's --settings; of `training` what decides."""
+    training = {**deciding(config["training"]), "stop_at": config["training"]["stop_at"]}
+    return json.dumps({name: {**config, "training": training}[name] for name in names})
 
 
 def training_settings():

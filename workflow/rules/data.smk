@@ -3,6 +3,7 @@
 if not config["data"]["train"]:
 
     rule encode_corpus:
+        """The corpus as tokens."""
         input:
             corpus=CORPUS if config["data"]["corpus"] else [],
         output:
@@ -19,6 +20,8 @@ if not config["data"]["train"]:
             validation=config["data"]["validation"],
             # Stands for the default corpus' text; its files lie outside the project.
             package=None if config["data"]["corpus"] else version("snakemake"),
+        message:
+            "Encodes the corpus."
         shell:
             "python {params.script:q} {params.corpus:q} --validation {params.validation}"
             " --train {output.train:q} --val {output.val:q} 2> {log:q}"

@@ -2,6 +2,7 @@
 
 
 rule half:
+    """The weights in half precision, and what that changes."""
     input:
         weights=f"{OUT}straight.pth",
         val=VAL,
@@ -16,12 +17,15 @@ rule half:
     params:
         **verb("export_half"),
         settings=training_settings(),
+    message:
+        "Rounds the weights to half precision."
     shell:
         "python {params.script:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
         " --report {output.measured:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule count_state:
+    """What the resume file holds, counted."""
     input:
         resume=f"{OUT}resume.pth",
         weights=f"{OUT}straight.pth",
@@ -36,12 +40,15 @@ rule count_state:
     params:
         **verb("count_state"),
         settings=training_settings(),
+    message:
+        "Counts what the resume file holds."
     shell:
         "python {params.script:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
         " --file {output.file:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule divergence:
+    """How far each run ends from the uninterrupted one."""
     input:
         straight=f"{OUT}straight.pth",
         runs=expand(f"{OUT}{{run}}.pth", run=["repeat", *VARIANTS]),
@@ -65,12 +72,15 @@ rule divergence:
         **verb("measure_divergence"),
         runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
         first_updates=config["divergence"]["first_updates"],
+    message:
+        "Compares the runs."
     shell:
         "python {params.script:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
         " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
 
 
 rule diagnosis:
+    """What a run's trace tells of what it lost."""
     input:
         reference=f"{OUT}trace/straight.csv",
         other=f"{OUT}trace/{{run}}.csv",
@@ -85,11 +95,14 @@ rule diagnosis:
     threads: 1
     params:
         **verb("diagnose"),
+    message:
+        "Diagnoses {wildcards.run}."
     shell:
         "python {params.script:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
+    """What the results were made with."""
     input:
         train=TRAIN,
         val=VAL,
@@ -104,11 +117,14 @@ rule machine:
         **verb("describe_machine"),
         settings=training_settings(),
         machine=machine,
+    message:
+        "Describes the machine."
     shell:
         "python {params.script:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
 
 
 rule verdict:
+    """Every claim with its number."""
     input:
         divergence=f"{OUT}divergence.json",
         numel=f"{OUT}optim.json",
@@ -124,6 +140,8 @@ rule verdict:
     params:
         **verb("judge"),
         settings=section("model", "training", "variants", "verdict"),
+    message:
+        "Holds the claims against the numbers."
     shell:
         "python {params.script:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
         " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

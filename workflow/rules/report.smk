@@ -2,6 +2,7 @@
 
 
 rule plots:
+    """The report's pictures."""
     input:
         logs=expand(f"{OUT}{{run}}_log.csv", run=["straight", *VARIANTS]),
         steps=f"{OUT}divergence_steps.csv",
@@ -17,12 +18,15 @@ rule plots:
         **verb("plot"),
         logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
         stops=[flag for stop in STOPS for flag in ("--stop-at", stop)],
+    message:
+        "Draws the pictures."
     shell:
         "python {params.script:q} {params.logs:q} --steps {input.steps:q} {params.stops}"
         " --losses {output.losses:q} --divergence {output.divergence:q} 2> {log:q}"
 
 
 rule render_report:
+    """The report, report.md."""
     input:
         templates=templates("report"),
         verdict=f"{OUT}verdict.json",
@@ -46,6 +50,8 @@ rule render_report:
         **verb("render_report"),
         settings=section("model", "training", "variants"),
         diagnoses=lambda wildcards, input: [flag for path in input.diagnoses for flag in ("--diagnosis", path)],
+    message:
+        "Writes report.md."
     shell:
         "python {params.script:q} --template {input.templates[0]:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
         " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"

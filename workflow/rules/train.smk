@@ -2,6 +2,7 @@
 
 
 rule uninterrupted:
+    """A run without a stop."""
     input:
         tokens=TRAIN,
     output:
@@ -22,6 +23,8 @@ rule uninterrupted:
         **verb("train"),
         settings=training_settings(),
         machine=machine,
+    message:
+        "Trains {wildcards.run} without a stop."
     shell:
         "python {params.script:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
         " --record {output.record:q} --trace {output.trace:q} --save-every {resources.save_every}"
@@ -29,6 +32,7 @@ rule uninterrupted:
 
 
 rule stopped:
+    """The run up to the first stop, and the resume file that it leaves."""
     input:
         tokens=TRAIN,
     output:
@@ -46,6 +50,8 @@ rule stopped:
         stop_at=STOPS[0],
         settings=training_settings(),
         machine=machine,
+    message:
+        "Trains up to step {params.stop_at} and stops."
     shell:
         "python {params.script:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
         " --trace {output.trace:q} --save-every {resources.save_every}"
@@ -53,6 +59,7 @@ rule stopped:
 
 
 rule variant:
+    """A resumed run, with what its recipe leaves out, rounds or replays."""
     input:
         tokens=TRAIN,
         resume=lambda wildcards: resume_file(wildcards.variant, len(STOPS) - 1),
@@ -76,6 +83,8 @@ rule variant:
         stop=[],
         settings=training_settings(),
         machine=machine,
+    message:
+        "Resumes as {wildcards.variant}."
     shell:
         "python {params.script:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
         " --out {output.result:q} --log {output.log:q} --record {output.record:q} --trace {output.trace:q}"
@@ -105,8 +114,11 @@ if len(STOPS) > 1:
             stop=lambda wildcards: ["--stop-at", wildcards.stop],
             settings=training_settings(),
             machine=machine,
+        message:
+            "Resumes as {wildcards.variant} up to step {wildcards.stop}."
 
     rule join_legs:
+        """What the processes of a run that is stopped several times leave, joined."""
         input:
             log=legs("{variant}{stop}_log.csv"),
             record=legs("{variant}{stop}_record.npz"),
@@ -124,6 +136,12 @@ if len(STOPS) > 1:
         threads: 1
         params:
             **verb("join_legs"),
+        message:
+            "Joins the legs of {wildcards.variant}."
         shell:
             "python {params.script:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
             " --out-record {output.record:q} --trace {input.trace:q} --out-trace {output.trace:q} 2> {log:q}"
+
+
+# Whose outputs are a resumed run's, from the first stop to the end.
+RESUMED = rules.join_legs if len(STOPS) > 1 else rules.variant

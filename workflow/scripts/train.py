@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import command_line
 from lab import atomic, checkpoint, data, settings, state
@@ -21,6 +20,7 @@ from lab.progress import Progress, digest, stop_requests
 from lab.run import Run
 from lab.sketch import Sketch
 from lab.sources import code_digest
+from lab.watching import watched
 
 
 def arguments():
@@ -106,7 +106,7 @@ def train(run, until, journal, progress, args):
     # What the imports made stays; else the garbage collector looks through all of it every few steps, which costs some 2 % of them.
     gc.freeze()
     with stop_requests() as received:
-        for step, loss in tqdm(run.train(until, journal.trace), initial=run.step, total=until, unit="step", disable=None):
+        for step, loss in watched(run.train(until, journal.trace), Path(args.out).stem, "step", until, run.step):
             journal.add(step, loss)
             # Before the progress, which a killed run would go on from without saving again.
             if step == args.save_at:
