@@ -1,4 +1,4 @@
-# These commands do all of their own set-up: `make report`, `make audit` and `make test`.
+# These commands do all of their own set-up. `make help` lists them.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,31 +7,35 @@ RUNTIME := $(VENV)/requirements.installed
 DEVELOPMENT := $(VENV)/requirements-dev.installed
 AUDIT := $(VENV)/requirements-audit.installed
 
-.PHONY: report audit test lint format dag bench clean
+.PHONY: report audit test lint format dag bench clean help
 .DELETE_ON_ERROR:
 
-report: $(RUNTIME)
-	$(BIN)/snakemake -c1 report.md
+report: $(RUNTIME)  ## run the pipeline; writes report.md and results/
+	$(BIN)/snakemake -c1
 
-audit: $(AUDIT)
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
+	@echo "More targets: $(BIN)/snakemake --list"
+
+audit: $(AUDIT)  ## stop and resume other trainers; writes audit.md
 	$(BIN)/snakemake -c2 audit.md
 
-test: $(DEVELOPMENT)
+test: $(DEVELOPMENT)  ## run the tests
 	$(BIN)/python -m pytest
 
-lint: $(DEVELOPMENT)
+lint: $(DEVELOPMENT)  ## run the linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-format: $(DEVELOPMENT)
+format: $(DEVELOPMENT)  ## put the code into the linters' form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
 # Mermaid text always, an SVG where Graphviz is installed.
-dag: $(RUNTIME)
+dag: $(RUNTIME)  ## draw the jobs; writes dag.mmd, with Graphviz dag.svg
 	$(BIN)/snakemake --dag mermaid-js report.md > dag.mmd.tmp
 	mv dag.mmd.tmp dag.mmd
 	@if command -v dot > /dev/null; then \
@@ -41,14 +45,14 @@ dag: $(RUNTIME)
 		echo "dag.mmd written; dag.svg needs Graphviz's dot"; \
 	fi
 
-bench: $(DEVELOPMENT)
+bench: $(DEVELOPMENT)  ## run the benchmarks
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/pipeline.py
 
-clean:
+clean:  ## remove the environment .venv
 	rm -rf $(VENV)
 
 $(BIN)/python:

@@ -75,9 +75,10 @@ def built(tmp_path_factory, worker_id):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not project.exists():
             building = copy_project(folder / "building")
-            result = snakemake(building, "-c1", "report.md")
+            result = snakemake(building, "-c1")
             assert result.returncode == 0, result.stderr
             (building / "stdout.txt").write_text(result.stdout)
+            (building / "stderr.txt").write_text(result.stderr)
             building.rename(project)
     return project
 

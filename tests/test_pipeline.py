@@ -2,30 +2,34 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import termios
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
-from conftest import ROOT, copy_project, snakemake
+from conftest import ROOT, TINY_FILE, copy_project, snakemake
 
 pytestmark = pytest.mark.pipeline
 
 RUNS = ["straight", "repeat", "resumed", "noopt", "noskip", "nostep", "weightsonly", "halfmodel", "replayed", "without_model"]
+TINY_SETTINGS = json.dumps(yaml.safe_load(TINY_FILE.read_text()))
 TRAINING = {"uninterrupted", "stopped", "variant"}
 MEASUREMENTS = {"half", "count_state", "divergence", "diagnosis", "verdict", "plots", "render_report"}
 
 
-def planned(project, *flags):
-    """The set of rules that Snakemake would run for the report."""
-    result = snakemake(project, "-c1", "-n", "report.md", *flags)
+def planned(project, *flags, target="report.md"):
+    """The set of rules that Snakemake would run for the report, from its table of them."""
+    result = snakemake(project, target, "-c1", "-n", *flags, "--quiet", "host")
     assert result.returncode == 0, result.stderr + result.stdout
-    return set(re.findall(r"^(?:local)?rule (\w+):", result.stdout + result.stderr, re.MULTILINE))
+    return set(re.findall(r"^(\w+) +\d+$", result.stdout + result.stderr, re.MULTILINE)) - {"total"}
 
 
 def read(project, name):
@@ -199,13 +203,83 @@ def test_check_passes_and_fails_with_the_verdict(project):
 
 def test_report_is_what_a_call_without_a_target_makes(project):
     (project / "templates" / "report.ko.md.j2").write_text("x")
-    result = snakemake(project, "-n", "-c1")
-    assert set(re.findall(r"^(?:local)?rule (\w+):", result.stdout + result.stderr, re.MULTILINE)) == {"all", "render_report"}
+    assert planned(project, target="all") == {"all", "render_report"}
 
 
-def test_up_to_date_call_does_nothing(built):
-    result = snakemake(built, "-c1", "report.md")
+@pytest.mark.parametrize("target", [[], ["report.md"]])
+def test_up_to_date_call_does_nothing(built, target):
+    result = snakemake(built, "-c1", *target)
     assert "Nothing to be done" in result.stdout + result.stderr
+
+
+def test_call_without_a_target_makes_again_whatever_is_missing(project):
+    expected = digests(project / "results")
+    missing = ["losses.svg", "noopt.pth", "trace/resume.csv", "halfmodel_record.npz", "val.npy"]
+    for name in missing:
+        (project / "results" / name).unlink()
+    assert snakemake(project, "-c2").returncode == 0
+    assert digests(project / "results") == expected
+    assert "Nothing to be done" in snakemake(project, "-c1").stderr
+
+
+def test_every_artifact_is_wanted_by_the_call_without_a_target(built):
+    made = {line.split("\t")[0] for line in snakemake(built, "--summary", "-c1").stdout.splitlines()[1:]}
+    assert {f"results/{name}" for name in digests(built / "results")} <= made
+
+
+def test_terminal_gets_a_short_line_a_job(built):
+    lines = (built / "stderr.txt").read_text().splitlines()
+    jobs = [line for line in lines if line.startswith("Job ")]
+    assert len(jobs) == 28, "27 and the one that wants them all"
+    assert len(set(jobs)) == 28
+    assert all(len(line) <= 80 for line in jobs)
+    assert sum(map(len, lines)) < 150 * len(jobs)
+    assert not any("python" in line or "input:" in line for line in lines)
+    assert [line for line in jobs if "noopt" in line] == [line for line in jobs if re.search(r"Resumes as noopt|Diagnoses noopt", line)]
+
+
+def test_steps_are_in_a_jobs_log(built):
+    assert (built / "results/logs/straight.log").read_text().splitlines() == [f"straight: step {step} of 8" for step in range(1, 9)]
+    assert (built / "results/logs/variant_noopt.log").read_text().splitlines()[-1] == "noopt: step 8 of 8"
+
+
+def test_terminal_shows_a_bar_while_a_job_trains(built, tmp_path):
+    """The job's standard output is the terminal's, its standard error goes to the log."""
+    parent, child = os.openpty()
+    termios.tcsetwinsize(child, (24, 80))
+    flags = ["--tokens", built / "results/train.npy", "--out", tmp_path / "run.pth", "--settings", TINY_SETTINGS]
+    command = [sys.executable, ROOT / "workflow/scripts/train.py", *flags]
+    result = subprocess.run(command, stdout=child, stderr=subprocess.PIPE, text=True, check=True)
+    shown = os.read(parent, 65536)
+    os.close(child)
+    os.close(parent)
+    assert b"run: " in shown
+    assert b"/8 " in shown
+    assert result.stderr.splitlines()[-1] == "run: step 8 of 8"
+
+
+def test_terminal_that_is_gone_ends_no_training(built, tmp_path):
+    parent, child = os.openpty()
+    os.close(parent)
+    flags = ["--tokens", built / "results/train.npy", "--out", tmp_path / "run.pth", "--settings", TINY_SETTINGS]
+    result = subprocess.run([sys.executable, ROOT / "workflow/scripts/train.py", *flags], stdout=child, stderr=child, check=False)
+    os.close(child)
+    assert result.returncode == 0
+    assert (tmp_path / "run.pth").read_bytes() == (built / "results/straight.pth").read_bytes()
+
+
+def test_failed_job_shows_its_log(project):
+    (project / "templates" / "report.ko.md.j2").write_text("{{ nowhere }}")
+    result = snakemake(project, "-c1")
+    assert result.returncode == 1
+    assert "error: " in result.stderr
+    assert "nowhere" in result.stderr
+
+
+def test_every_target_is_explained(built):
+    listed = snakemake(built, "--list").stdout.splitlines()
+    assert {"all", "ablation", "check", "crash", "audit", "check_audit"} <= {line.split(" ")[0] for line in listed}
+    assert all(re.fullmatch(r"\w+ \(.+\)", line) for line in listed)
 
 
 def test_two_cores_and_another_job_order_give_the_same_bytes(built, tmp_path):
@@ -237,8 +311,55 @@ def test_edited_file_makes_just_what_depends_on_it_stale(project, changed, rules
     original = path.read_text()
     path.touch()
     assert planned(project) == set(), "a touch changes nothing"
-    path.write_text(original + "\n")
+    if path.suffix == ".py":
+        path.write_text(original.replace('"""', '"""Another docstring. ', 1) + "\n\n# A comment.\n")
+        assert planned(project) == set(), "words about code are none"
+    path.write_text(original + "\nMORE = 1\n")
     assert planned(project) == rules
+
+
+AUDIT = """\
+audit:
+  only: [mine, lightning]
+  trainers:
+    mine: {command: "python trainer/mine.py --config=trainer/mine.yaml", packages: []}
+    lightning: {packages: []}
+"""
+
+
+def test_edited_code_makes_just_the_trainers_stale_that_reach_it(project, tmp_path):
+    """Trainers that end at once, so that their audits take no time."""
+    folder = project / "trainer"
+    folder.mkdir()
+    (folder / "mine.py").write_text("from beside import x\nraise SystemExit\nfrom lab.trace import Trace\n")
+    (folder / "beside.py").write_text("x = 1\n")
+    (folder / "mine.yaml").write_text("x: 1\n")
+    lightning = project / "workflow/scripts/trainers/lightning_module.py"
+    lightning.write_text(f"raise SystemExit\n{lightning.read_text()}")
+    (tmp_path / "audit.yaml").write_text(AUDIT)
+    names = ["mine", "lightning"]
+    assert snakemake(project, "-c2", *(f"results/audit/{name}.json" for name in names), configfile=tmp_path / "audit.yaml").returncode == 0
+
+    def stale():
+        result = snakemake(project, "-c1", "-n", *(f"results/audit/{name}.json" for name in names), configfile=tmp_path / "audit.yaml")
+        return {name for name in names if f"Audits {name}." in result.stdout + result.stderr}
+
+    edits = {
+        "workflow/scripts/lab/trace.py": {"mine", "lightning"},
+        "workflow/scripts/trainers/task.py": {"lightning"},
+        "workflow/scripts/lab/model.py": set(),
+        "trainer/beside.py": {"mine"},
+        "trainer/mine.yaml": {"mine"},
+    }
+    for changed in edits:
+        with open(project / changed, "a") as file:
+            file.write("\n# A comment.\n" * changed.endswith(".py"))
+    assert stale() == set()
+    for changed, wanted in edits.items():
+        original = (project / changed).read_text()
+        (project / changed).write_text(original + "\nmore: 1\n")
+        assert stale() == wanted, changed
+        (project / changed).write_text(original)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +368,7 @@ def test_edited_file_makes_just_what_depends_on_it_stale(project, changed, rules
         (["training={lr: 0.001}"], {"machine"} | TRAINING | MEASUREMENTS),
         (["training={stop_at: 5}"], {"stopped", "variant"} | MEASUREMENTS - {"half"}),
         (["language=en"], {"render_report"}),
+        (["training={save_every: 3}"], set()),
         (["verdict={logit_diff: 0.5}"], {"verdict", "render_report"}),
         (["variants={mine: {omit: [step, optimizer]}}"], {"variant", "divergence", "diagnosis", "verdict", "plots", "render_report"}),
         (["data={validation: 0.2}"], {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS),
@@ -263,6 +385,62 @@ def test_another_machine_makes_the_trained_artifacts_stale(project, fact):
     assert fact in text
     path.write_text(text.replace(fact, f'{fact.split(":")[0]}: "another"'))
     assert planned(project) == {"machine"} | TRAINING | MEASUREMENTS
+
+
+@pytest.mark.parametrize("name", ["ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA"])
+def test_variable_that_chooses_kernels_makes_the_trained_artifacts_stale(built, monkeypatch, name):
+    monkeypatch.setenv(name, "AVX2")
+    assert planned(built) == {"machine"} | TRAINING | MEASUREMENTS
+
+
+def test_variable_of_thread_counts_makes_nothing_stale(built, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    assert planned(built) == set()
+
+
+ELSEWHERE = """\
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings
+
+common_settings = CommonSettings(non_local_exec=True, implies_no_shared_fs=False, job_deploy_sources=False)
+
+
+class Executor(RemoteExecutor):
+    def run_job(self, job):
+        import subprocess
+
+        from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+        info = SubmittedJobInfo(job)
+        self.report_job_submission(info)
+        environment = {**os.environ, "MKL_CBWR": "COMPATIBLE"}
+        done = subprocess.run(self.format_job_exec(job), shell=True, env=environment, capture_output=True).returncode == 0
+        (self.report_job_success if done else self.report_job_error)(info)
+
+    async def check_active_jobs(self, active_jobs):
+        for info in active_jobs:
+            yield info
+
+    def cancel_jobs(self, active_jobs):
+        pass
+"""
+
+
+def test_machine_that_submits_to_a_cluster_makes_nothing_stale(project, tmp_path, monkeypatch):
+    """An executor of the test's own, whose jobs run on what counts as another machine."""
+    package = tmp_path / "plugins" / "snakemake_executor_plugin_elsewhere"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"import os\n{ELSEWHERE}")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    cluster = ["--executor", "elsewhere", "--jobs", "2", "--latency-wait", "1"]
+    assert "uninterrupted" in planned(project, *cluster), "trained here, not there"
+    result = snakemake(project, "results/straight.pth", *cluster)
+    assert result.returncode == 0, result.stderr
+    assert planned(project, *cluster, target="results/straight.pth") == set()
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    assert planned(project, *cluster, target="results/straight.pth") == set()
+    assert "uninterrupted" in planned(project, target="results/straight.pth")
 
 
 def test_own_variant_runs_with_one_line_of_config(project):
@@ -317,6 +495,10 @@ def test_own_text_folder_is_encoded_in_the_order_of_names(project, tmp_path):
         ("data={corpus: nowhere.txt}", "error: nowhere.txt: no such file or folder"),
         ("data={train: a.npy, val: b.npy}", "error: config key data.train: found a.npy, wanted an existing token file"),
         ("training={lr: nan}", "error: config key training.lr: found nan, wanted a finite number"),
+        (
+            "minimind=/nowhere",
+            "error: config key minimind: found /nowhere, without trainer/train_pretrain.py",
+        ),
         ("outdir=config.yaml", "error: config key outdir: found config.yaml, which is a file, wanted a folder"),
     ],
 )
@@ -330,6 +512,15 @@ def test_bad_config_is_refused_before_any_job(project, config, message):
     assert "Traceback" not in result.stderr
     assert "rule " not in result.stderr
     assert digests(project) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_device_that_is_not_there_is_refused_before_any_job_unless_jobs_run_elsewhere(built):
+    cuda = ("--config", "training={device: cuda}")
+    result = snakemake(built, "-n", *cuda)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("error: config key training.device: found cuda, but ")
+    assert "uninterrupted" in planned(built, "--jobs", "2", *cuda)
 
 
 def test_corpus_with_braces_in_a_name_is_refused(project, tmp_path):
@@ -362,6 +553,21 @@ def test_snakemakes_own_report_holds_pictures_and_captions(built, tmp_path):
     html = (tmp_path / "report.html").read_text()
     for wanted in ("losses.svg", "divergence.svg", "verdict.json", "Pictures", "on a log axis, estimated from sketches"):
         assert wanted in html
+    assert "equal the uninterrupted run, bit for bit?" in html, "on the first page"
+    assert json.dumps("## 빠뜨리면")[1:-1] in html, "and with it the report"
+
+
+def test_two_configs_work_in_two_folders_at_a_time(built, tmp_path):
+    for name, language in (("one", "ko"), ("two", "en")):
+        shutil.copytree(built, tmp_path / name, copy_function=shutil.copy2)
+        (tmp_path / f"{name}.yaml").write_text(f"language: {language}\nverdict: {{logit_diff: 0.5}}\n")
+    command = [sys.executable, "-m", "snakemake", "-s", built / "Snakefile", "-c1"]
+    configs = {name: ["-d", tmp_path / name, "--configfile", TINY_FILE, tmp_path / f"{name}.yaml"] for name in ("one", "two")}
+    started = [subprocess.Popen([*command, *configs[name]], stderr=subprocess.PIPE, text=True) for name in ("one", "two")]
+    said = [process.communicate()[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert "판정: 합격" in (tmp_path / "one" / "report.md").read_text()
+    assert "Verdict: passed" in (tmp_path / "two" / "report.md").read_text()
 
 
 def test_every_script_explains_itself():

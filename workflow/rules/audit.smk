@@ -2,13 +2,16 @@
 
 
 rule audit:
+    """The audit of all trainers: audit.md."""
     input:
         "audit.md",
+    message:
+        "The audit is made."
 
 
 rule audit_tokens:
+    """The tokens that audited trainers train on."""
     input:
-        code=code("cut_tokens"),
         tokens=TRAIN,
     output:
         f"{OUT}audit/tokens.npy",
@@ -18,15 +21,18 @@ rule audit_tokens:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("cut_tokens"),
         first=config["audit"]["tokens"],
+    message:
+        "Cuts the audit's tokens."
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --first {params.first} --out {output:q} 2> {log:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --first {params.first} --out {output:q} 2> {log:q}"
 
 
 rule audit_trainer:
+    """One trainer's audit."""
     input:
-        code=code("audit_trainer"),
-        trainer=lambda wildcards: files(TRAINERS[wildcards.trainer]["command"]),
+        named=lambda wildcards: data_files(TRAINERS[wildcards.trainer]["command"]),
         tokens=f"{OUT}audit/tokens.npy",
     output:
         result=f"{OUT}audit/{{trainer}}.json",
@@ -42,7 +48,9 @@ rule audit_trainer:
         # A resource and no param: a trainer that ends before it ends the same.
         process_timeout=lambda wildcards: str(TRAINERS[wildcards.trainer]["timeout"]),
     params:
+        **verb("audit_trainer"),
         command=lambda wildcards: TRAINERS[wildcards.trainer]["command"],
+        trainer=lambda wildcards: code_digests(TRAINERS[wildcards.trainer]["command"]),
         shell=lambda wildcards: ["--shell"] if TRAINERS[wildcards.trainer]["shell"] else [],
         skip=lambda wildcards: ["--skip", TRAINERS[wildcards.trainer]["skip"]] if TRAINERS[wildcards.trainer]["skip"] else [],
         steps=lambda wildcards: TRAINERS[wildcards.trainer]["steps"],
@@ -51,19 +59,21 @@ rule audit_trainer:
         weights=lambda wildcards: TRAINERS[wildcards.trainer]["weights"],
         packages=lambda wildcards: [f"--package={name}" for name in TRAINERS[wildcards.trainer]["packages"]],
         versions=lambda wildcards: {name: installed(name) for name in TRAINERS[wildcards.trainer]["packages"]},
-        cpu=[MACHINE["cpu"], MACHINE["simd"]],
+        machine=trainers_machine,
         # Without it nothing is said of the save.
         strace=bool(shutil.which("strace")),
         work=f"{OUT}audit/processes/{{trainer}}",
+    message:
+        "Audits {wildcards.trainer}."
     shell:
-        "python {input.code[0]:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
+        "python {params.script:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
         " --steps {params.steps} {params.stops:q} --save-at {params.save_at} --timeout {resources.process_timeout}"
         " --weights={params.weights:q} {params.packages:q} --work {params.work:q} --out {output.result:q} --times {output.times:q} 2> {log:q}"
 
 
 rule plot_audit:
+    """The picture of all audits."""
     input:
-        code=code("plot_audit"),
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
     output:
         report(f"{OUT}audit.svg", caption="../report/audit.rst", category="Audit"),
@@ -72,13 +82,17 @@ rule plot_audit:
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("plot_audit"),
+    message:
+        "Draws the audit."
     shell:
-        "python {input.code[0]:q} {input.results:q} --out {output:q} 2> {log:q}"
+        "python {params.script:q} {input.results:q} --out {output:q} 2> {log:q}"
 
 
 rule render_audit:
+    """The audit's document, audit.md."""
     input:
-        code=code("render_audit"),
         templates=templates("audit"),
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
         picture=f"{OUT}audit.svg",
@@ -90,20 +104,23 @@ rule render_audit:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("render_audit"),
         cures=[f"--fixed-by={name}={TRAINERS[name]['fixed_by']}" for name in AUDITED if TRAINERS[name]["fixed_by"]],
         advice=[
             f"--advice={name}={TRAINERS[name]['advice'][config['language']]}"
             for name in AUDITED
             if config["language"] in TRAINERS[name]["advice"]
         ],
+    message:
+        "Writes audit.md."
     shell:
-        "python {input.code[0]:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} {params.advice:q} --picture {input.picture:q}"
+        "python {params.script:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} {params.advice:q} --picture {input.picture:q}"
         " --out {output:q} 2> {log:q}"
 
 
 rule check_audit:
+    """The verdict on every trainer; fails when one that is expected to be exact isn't."""
     input:
-        code=code("check_audit"),
         results=expand(f"{OUT}audit/{{trainer}}.json", trainer=AUDITED),
     log:
         f"{OUT}logs/check_audit.log",
@@ -111,6 +128,9 @@ rule check_audit:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("check_audit"),
         exact=[f"--exact={name}" for name in AUDITED if TRAINERS[name]["expect"] == "exact" and not TRAINERS[name]["skip"]],
+    message:
+        "Checks the audit."
     shell:
-        "python {input.code[0]:q} {input.results:q} {params.exact:q} 2> {log:q}"
+        "python {params.script:q} {input.results:q} {params.exact:q} 2> {log:q}"

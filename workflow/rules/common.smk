@@ -14,25 +14,26 @@ SCRIPTS = os.path.relpath(PROJECT / "workflow" / "scripts")
 TEMPLATES = os.path.relpath(PROJECT / "templates")
 sys.path.insert(0, SCRIPTS)
 
-from lab import audit_settings
+from lab import audit_settings, gpu
 from lab.audit_result import summary
 from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
-from lab.locks import lift_stale_lock
+from lab.locks import in_one_line, lift_stale_lock
 from lab.settings import RECIPE_VERBS, all_variants, check, completed, components, deciding, schema, stops, with_numbers
-from lab.sources import sources
-from lab.trainer_command import files
+from lab.sources import code_digest
+from lab.trainer_command import code_digests, data_files
 from lab.versions import installed
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
 
 STARTED = time.time()
-# Another torch or CPU may round differently, so what was trained there is stale here.
-MACHINE = fingerprint()
 
-lift_stale_lock(Path(".snakemake"))
+# A job's own Snakemake, maybe on another machine, leaves the lock to the one that started it.
+if workflow.is_main_process:
+    lift_stale_lock(".snakemake")
+    logger.addFilter(in_one_line)
 
 try:
     # A workflow that uses this one as a module gives just what it wants otherwise.
@@ -43,6 +44,11 @@ try:
         path = config["data"][key]
         if path is not None and not os.path.isfile(path):
             raise LabError(f"config key data.{key}: found {path}, wanted an existing token file")
+    if config["minimind"] is not None and not Path(config["minimind"], "trainer", "train_pretrain.py").is_file():
+        raise LabError(f"config key minimind: found {config['minimind']}, without trainer/train_pretrain.py; wanted a checkout of MiniMind")
+    # With a cluster's executor, for which --jobs is given, this machine needs no GPU.
+    if config["training"]["device"] == "cuda" and workflow.is_main_process and workflow.resource_settings.nodes is None:
+        gpu.check()
     if os.path.exists(config["outdir"]) and not os.path.isdir(config["outdir"]):
         raise LabError(f"config key outdir: found {config['outdir']}, which is a file, wanted a folder")
     CORPUS = [] if config["data"]["train"] else [str(path) for path in corpus_files(config["data"]["corpus"])]
@@ -58,6 +64,8 @@ TRAIN = config["data"]["train"] or f"{OUT}train.npy"
 VAL = config["data"]["val"] or f"{OUT}val.npy"
 VARIANTS = list(all_variants(config))
 STOPS = stops(config["training"])
+# Another torch, CPU or GPU may round differently, so what was trained there is stale here.
+MACHINE = fingerprint(config["training"]["device"])
 # A resource and no param: how often the progress is kept changes no bit of an output, so it makes none stale.
 SAVE_EVERY = config["training"]["save_every"]
 TRAINERS = audit_settings.trainers(config["audit"], config["minimind"])
@@ -66,9 +74,28 @@ AUDITED = audit_settings.audited(config["audit"])
 LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
 
-def code(verb):
-    """The files that the script `verb` is made of, itself first: a change in one of them makes its outputs stale."""
-    return [str(path) for path in sources(f"{SCRIPTS}/{verb}.py")]
+def verb(name):
+    """The params for the script of this name: its path, and what its code means, so that another meaning makes its outputs stale."""
+    path = f"{SCRIPTS}/{name}.py"
+    return {"script": path, "code": code_digest(path)}
+
+
+def machine(wildcards):
+    """What of the machine decides the bits of a training job."""
+    return elsewhere() or MACHINE
+
+
+def trainers_machine(wildcards):
+    """The same for an audited trainer, which may use any GPU; its packages' versions count apart."""
+    found = fingerprint("cuda")
+    return elsewhere() or {name: found[name] for name in found if name != "torch"}
+
+
+def elsewhere():
+    """Whether a cluster's executor runs the jobs, as text: on machines that this one, which decides what is stale, doesn't know."""
+    # In a dry run nothing else is left of that executor.
+    pretended = (workflow.dryrun or workflow.touch) and workflow.execution_settings.use_threads
+    return "another machine" if workflow.non_local_exec or pretended else ""
 
 
 def templates(name):
@@ -77,8 +104,9 @@ def templates(name):
 
 
 def section(*names):
-    """These sections of the config as JSON, for a script's --settings."""
-    return json.dumps({name: config[name] for name in names})
+    """These sections of the config as JSON, for a script's --settings; of `training` what decides."""
+    training = {**deciding(config["training"]), "stop_at": config["training"]["stop_at"]}
+    return json.dumps({name: {**config, "training": training}[name] for name in names})
 
 
 def training_settings():

@@ -2,14 +2,16 @@
 
 
 rule crash:
+    """What three ways to save a checkpoint survive: crash.md."""
     input:
         "crash.md",
         f"{OUT}crash.json",
+    message:
+        "The crash table is made."
 
 
 rule inject_faults:
-    input:
-        code=code("inject_faults"),
+    """Three ways to save, put through faults."""
     output:
         report(f"{OUT}crash.json", caption="../report/crash.rst", category="Crash safety"),
     log:
@@ -18,15 +20,18 @@ rule inject_faults:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("inject_faults"),
         settings=section("crash"),
-        machine=MACHINE,
+        machine=machine,
+    message:
+        "Kills, breaks and cuts saves."
     shell:
-        "python {input.code[0]:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"
+        "python {params.script:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule plot_faults:
+    """The picture of what they survive."""
     input:
-        code=code("plot_faults"),
         counted=f"{OUT}crash.json",
     output:
         report(f"{OUT}crash.svg", caption="../report/crash.rst", category="Crash safety"),
@@ -35,13 +40,17 @@ rule plot_faults:
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("plot_faults"),
+    message:
+        "Draws what saves survive."
     shell:
-        "python {input.code[0]:q} --counted {input.counted:q} --out {output:q} 2> {log:q}"
+        "python {params.script:q} --counted {input.counted:q} --out {output:q} 2> {log:q}"
 
 
 rule render_faults:
+    """The table of what they survive, crash.md."""
     input:
-        code=code("render_faults"),
         template=f"{TEMPLATES}/crash.{config['language']}.md.j2",
         counted=f"{OUT}crash.json",
         picture=f"{OUT}crash.svg",
@@ -53,7 +62,10 @@ rule render_faults:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("render_faults"),
         settings=section("crash"),
+    message:
+        "Writes crash.md."
     shell:
-        "python {input.code[0]:q} --template {input.template:q} --counted {input.counted:q} --picture {input.picture:q}"
+        "python {params.script:q} --template {input.template:q} --counted {input.counted:q} --picture {input.picture:q}"
         " --out {output:q} --settings {params.settings:q} 2> {log:q}"

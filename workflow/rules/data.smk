@@ -3,8 +3,8 @@
 if not config["data"]["train"]:
 
     rule encode_corpus:
+        """The corpus as tokens."""
         input:
-            code=code("encode_corpus"),
             corpus=CORPUS if config["data"]["corpus"] else [],
         output:
             train=TRAIN,
@@ -15,10 +15,13 @@ if not config["data"]["train"]:
             "../../envs/conda.yaml"
         threads: 1
         params:
+            **verb("encode_corpus"),
             corpus=["--corpus", config["data"]["corpus"]] if config["data"]["corpus"] else [],
             validation=config["data"]["validation"],
             # Stands for the default corpus' text; its files lie outside the project.
             package=None if config["data"]["corpus"] else version("snakemake"),
+        message:
+            "Encodes the corpus."
         shell:
-            "python {input.code[0]:q} {params.corpus:q} --validation {params.validation}"
+            "python {params.script:q} {params.corpus:q} --validation {params.validation}"
             " --train {output.train:q} --val {output.val:q} 2> {log:q}"

@@ -2,8 +2,8 @@
 
 
 rule half:
+    """The weights in half precision, and what that changes."""
     input:
-        code=code("export_half"),
         weights=f"{OUT}straight.pth",
         val=VAL,
     output:
@@ -15,15 +15,18 @@ rule half:
         "../../envs/conda.yaml"
     threads: config["training"]["threads"]
     params:
+        **verb("export_half"),
         settings=training_settings(),
+    message:
+        "Rounds the weights to half precision."
     shell:
-        "python {input.code[0]:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
+        "python {params.script:q} --weights {input.weights:q} --val {input.val:q} --out {output.weights:q}"
         " --report {output.measured:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule count_state:
+    """What the resume file holds, counted."""
     input:
-        code=code("count_state"),
         resume=f"{OUT}resume.pth",
         weights=f"{OUT}straight.pth",
     output:
@@ -35,15 +38,18 @@ rule count_state:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("count_state"),
         settings=training_settings(),
+    message:
+        "Counts what the resume file holds."
     shell:
-        "python {input.code[0]:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
+        "python {params.script:q} --resume {input.resume:q} --weights {input.weights:q} --numel {output.numel:q}"
         " --file {output.file:q} --settings {params.settings:q} 2> {log:q}"
 
 
 rule divergence:
+    """How far each run ends from the uninterrupted one."""
     input:
-        code=code("measure_divergence"),
         straight=f"{OUT}straight.pth",
         runs=expand(f"{OUT}{{run}}.pth", run=["repeat", *VARIANTS]),
         # The script finds these beside the weights.
@@ -63,16 +69,19 @@ rule divergence:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("measure_divergence"),
         runs=lambda wildcards, input: [flag for path in input.runs for flag in ("--run", path)],
         first_updates=config["divergence"]["first_updates"],
+    message:
+        "Compares the runs."
     shell:
-        "python {input.code[0]:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
+        "python {params.script:q} --straight {input.straight:q} {params.runs:q} --first-updates {params.first_updates}"
         " --json {output.json:q} --csv {output.csv:q} --steps {output.steps:q} 2> {log:q}"
 
 
 rule diagnosis:
+    """What a run's trace tells of what it lost."""
     input:
-        code=code("diagnose"),
         reference=f"{OUT}trace/straight.csv",
         other=f"{OUT}trace/{{run}}.csv",
     output:
@@ -84,13 +93,17 @@ rule diagnosis:
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("diagnose"),
+    message:
+        "Diagnoses {wildcards.run}."
     shell:
-        "python {input.code[0]:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
+        "python {params.script:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
+    """What the results were made with."""
     input:
-        code=code("describe_machine"),
         train=TRAIN,
         val=VAL,
     output:
@@ -101,15 +114,18 @@ rule machine:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("describe_machine"),
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
+    message:
+        "Describes the machine."
     shell:
-        "python {input.code[0]:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
+        "python {params.script:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
 
 
 rule verdict:
+    """Every claim with its number."""
     input:
-        code=code("judge"),
         divergence=f"{OUT}divergence.json",
         numel=f"{OUT}optim.json",
         file=f"{OUT}resume.json",
@@ -122,7 +138,10 @@ rule verdict:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("judge"),
         settings=section("model", "training", "variants", "verdict"),
+    message:
+        "Holds the claims against the numbers."
     shell:
-        "python {input.code[0]:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
+        "python {params.script:q} --divergence {input.divergence:q} --numel {input.numel:q} --file {input.file:q}"
         " --half {input.half:q} --out {output:q} --settings {params.settings:q} 2> {log:q}"

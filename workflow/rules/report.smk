@@ -2,8 +2,8 @@
 
 
 rule plots:
+    """The report's pictures."""
     input:
-        code=code("plot"),
         logs=expand(f"{OUT}{{run}}_log.csv", run=["straight", *VARIANTS]),
         steps=f"{OUT}divergence_steps.csv",
     output:
@@ -15,16 +15,19 @@ rule plots:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("plot"),
         logs=lambda wildcards, input: [flag for path in input.logs for flag in ("--log", path)],
         stops=[flag for stop in STOPS for flag in ("--stop-at", stop)],
+    message:
+        "Draws the pictures."
     shell:
-        "python {input.code[0]:q} {params.logs:q} --steps {input.steps:q} {params.stops}"
+        "python {params.script:q} {params.logs:q} --steps {input.steps:q} {params.stops}"
         " --losses {output.losses:q} --divergence {output.divergence:q} 2> {log:q}"
 
 
 rule render_report:
+    """The report, report.md."""
     input:
-        code=code("render_report"),
         templates=templates("report"),
         verdict=f"{OUT}verdict.json",
         divergence=f"{OUT}divergence.json",
@@ -44,10 +47,13 @@ rule render_report:
         "../../envs/conda.yaml"
     threads: 1
     params:
+        **verb("render_report"),
         settings=section("model", "training", "variants"),
         diagnoses=lambda wildcards, input: [flag for path in input.diagnoses for flag in ("--diagnosis", path)],
+    message:
+        "Writes report.md."
     shell:
-        "python {input.code[0]:q} --template {input.templates[0]:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
+        "python {params.script:q} --template {input.templates[0]:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
         " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"
         " {params.diagnoses:q} --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
         " --settings {params.settings:q} 2> {log:q}"

@@ -2,18 +2,25 @@
 
 
 rule ablation:
+    """For each component the run without it, and its diagnosis."""
     input:
         [f"{OUT}diagnosis/{variant}.json" for variant in leave_one_out()],
+    message:
+        "The diagnoses are made."
 
 
 rule check:
+    """Every claim of the verdict; fails when one fails."""
     input:
-        code=code("check"),
         verdict=f"{OUT}verdict.json",
     log:
         f"{OUT}logs/check.log",
     conda:
         "../../envs/conda.yaml"
     threads: 1
+    params:
+        **verb("check"),
+    message:
+        "Checks the verdict."
     shell:
-        "python {input.code[0]:q} {input.verdict:q} 2> {log:q}"
+        "python {params.script:q} {input.verdict:q} 2> {log:q}"

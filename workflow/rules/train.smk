@@ -2,8 +2,8 @@
 
 
 rule uninterrupted:
+    """A run without a stop."""
     input:
-        code=code("train"),
         tokens=TRAIN,
     output:
         weights=f"{OUT}{{run}}.pth",
@@ -20,17 +20,20 @@ rule uninterrupted:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
+    message:
+        "Trains {wildcards.run} without a stop."
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --out {output.weights:q} --log {output.log:q}"
         " --record {output.record:q} --trace {output.trace:q} --save-every {resources.save_every}"
         " --settings {params.settings:q} 2> {log:q}"
 
 
 rule stopped:
+    """The run up to the first stop, and the resume file that it leaves."""
     input:
-        code=code("train"),
         tokens=TRAIN,
     output:
         resume=f"{OUT}resume.pth",
@@ -43,18 +46,21 @@ rule stopped:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         stop_at=STOPS[0],
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
+    message:
+        "Trains up to step {params.stop_at} and stops."
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --stop-at {params.stop_at} --out {output.resume:q}"
         " --trace {output.trace:q} --save-every {resources.save_every}"
         " --settings {params.settings:q} 2> {log:q}"
 
 
 rule variant:
+    """A resumed run, with what its recipe leaves out, rounds or replays."""
     input:
-        code=code("train"),
         tokens=TRAIN,
         resume=lambda wildcards: resume_file(wildcards.variant, len(STOPS) - 1),
     output:
@@ -72,12 +78,15 @@ rule variant:
     resources:
         save_every=SAVE_EVERY,
     params:
+        **verb("train"),
         recipe=recipe,
         stop=[],
         settings=training_settings(),
-        machine=MACHINE,
+        machine=machine,
+    message:
+        "Resumes as {wildcards.variant}."
     shell:
-        "python {input.code[0]:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
+        "python {params.script:q} --tokens {input.tokens:q} --resume {input.resume:q} {params.recipe:q} {params.stop:q}"
         " --out {output.result:q} --log {output.log:q} --record {output.record:q} --trace {output.trace:q}"
         " --save-every {resources.save_every} --settings {params.settings:q} 2> {log:q}"
 
@@ -87,7 +96,6 @@ if len(STOPS) > 1:
     # From each stop but the last to the next one.
     use rule variant as leg with:
         input:
-            code=code("train"),
             tokens=TRAIN,
             resume=lambda wildcards: resume_file(wildcards.variant, STOPS.index(int(wildcards.stop)) - 1),
         output:
@@ -101,14 +109,17 @@ if len(STOPS) > 1:
             variant="|".join(VARIANTS),
             stop="|".join(map(str, STOPS[1:])),
         params:
+            **verb("train"),
             recipe=recipe,
             stop=lambda wildcards: ["--stop-at", wildcards.stop],
             settings=training_settings(),
-            machine=MACHINE,
+            machine=machine,
+        message:
+            "Resumes as {wildcards.variant} up to step {wildcards.stop}."
 
     rule join_legs:
+        """What the processes of a run that is stopped several times leave, joined."""
         input:
-            code=code("join_legs"),
             log=legs("{variant}{stop}_log.csv"),
             record=legs("{variant}{stop}_record.npz"),
             trace=legs("trace/{variant}{stop}.csv"),
@@ -123,6 +134,14 @@ if len(STOPS) > 1:
         conda:
             "../../envs/conda.yaml"
         threads: 1
+        params:
+            **verb("join_legs"),
+        message:
+            "Joins the legs of {wildcards.variant}."
         shell:
-            "python {input.code[0]:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
+            "python {params.script:q} --log {input.log:q} --out-log {output.log:q} --record {input.record:q}"
             " --out-record {output.record:q} --trace {input.trace:q} --out-trace {output.trace:q} 2> {log:q}"
+
+
+# Whose outputs are a resumed run's, from the first stop to the end.
+RESUMED = rules.join_legs if len(STOPS) > 1 else rules.variant

@@ -19,7 +19,7 @@ def main():
     args = parser.parse_args()
     training = settings.load(settings.parse_overrides(args.settings))["training"]
     made_with = {
-        **fingerprint.fingerprint(),
+        **fingerprint.fingerprint(training["device"]),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "snakemake": version("snakemake"),

@@ -4,11 +4,11 @@ import argparse
 import json
 
 import torch
-from tqdm import tqdm
 
 import command_line
 from lab import atomic, faults, settings
 from lab.savers import SAVERS
+from lab.watching import watched
 
 
 def main():
@@ -20,7 +20,7 @@ def main():
     # A fork has no other threads.
     torch.set_num_threads(1)
     counted = {}
-    for name, saver in tqdm(SAVERS.items(), unit="saver", disable=None):
+    for name, saver in watched(SAVERS.items(), "crash", "saver", len(SAVERS)):
         counted[name] = faults.count(saver, chosen["seed"], chosen["bit_flips"], chosen["truncations"])
     atomic.write_text(args.out, json.dumps({"savers": counted}, indent=2) + "\n")
 

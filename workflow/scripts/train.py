@@ -8,7 +8,6 @@ import sys
 from itertools import chain, count
 from pathlib import Path
 
-from tqdm import tqdm
 
 import command_line
 from lab import checkpoint, data, journal, settings, state
@@ -18,7 +17,8 @@ from lab.fingerprint import fingerprint
 from lab.journal import Journal
 from lab.progress import Progress, digest, stop_requests
 from lab.run import Run
-from lab.sources import sources
+from lab.sources import code_digest
+from lab.watching import watched
 
 
 def arguments():
@@ -128,7 +128,7 @@ def train(run, until, kept, progress, args):
     # What the imports made stays; else the garbage collector looks through all of it every few steps, which costs some 2 % of them.
     gc.freeze()
     with stop_requests() as received:
-        for step, loss in tqdm(run.train(until, kept.trace), initial=run.step, total=until, unit="step", disable=None):
+        for step, loss in watched(run.train(until, kept.trace), Path(args.out).stem, "step", until, run.step):
             kept.add(step, loss)
             # Before the progress, which a killed run would go on from without saving again.
             if step == args.save_at:
@@ -149,8 +149,8 @@ def identity(args, recipe, chosen):
     return {
         "configuration": digest(json.dumps(used, sort_keys=True)),
         "data": digest(Path(args.tokens)),
-        "code": digest(*sources(__file__)),
-        "torch or CPU": digest(json.dumps(fingerprint(), sort_keys=True)),
+        "code": code_digest(__file__),
+        "torch or CPU": digest(json.dumps(fingerprint(training["device"]), sort_keys=True)),
         "resume file": digest(Path(args.resume)) if args.resume else "",
     }
 

@@ -2,10 +2,11 @@
 
 import os
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 from lab.errors import LabError
-from lab.sources import sources
+from lab.sources import code_digest, modules
 
 # Stands in a command for the folder of this project's own scripts.
 PLACE = "{scripts}"
@@ -29,32 +30,50 @@ def with_flags(command, flags, shell):
     return [*split(command), *flags]
 
 
-def files(command):
-    """Return the paths of the files that the command names, and of the modules that those of them which are Python scripts import from
-    their own folder.
+def code_digests(command):
+    """Return what the Python scripts and modules (-m) that the command names mean, with all that they import from their own folders, from
+    those of PYTHONPATH and from this project, as a list of digests.
     """
-    return list(dict.fromkeys(source for path in named(command) for source in _sources(path)))
+    roots = _roots(command)
+    scripts = [path for path in named(command) if path.endswith(".py")]
+    return [code_digest(path, roots) for path in [*scripts, *_modules(command, roots)]]
+
+
+def data_files(command):
+    """Return the other files that the command names; it depends on their bytes."""
+    return [path for path in named(command) if not path.endswith(".py")]
 
 
 def named(command):
-    """Return the files among the command's arguments. A program that is called by an absolute path belongs to the machine and is none of
-    them; a shell's command line that can't be split names none.
+    """Return the files among the command's arguments, those behind a `=` too. A program that is called by an absolute path belongs to the
+    machine and is none of them; a shell's command line that can't be split names none.
     """
+    program, *others = _arguments(command)
+    arguments = [*([] if os.path.isabs(program) else [program]), *others]
+    found = [next(filter(os.path.isfile, (argument, argument.partition("=")[2])), None) for argument in arguments]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _arguments(command):
     try:
-        program, *others = split(command)
+        return split(command)
     except LabError:
-        return []
-    return [argument for argument in [*([] if os.path.isabs(program) else [program]), *others] if os.path.isfile(argument)]
+        return [""]
 
 
-def _sources(path):
-    if not path.endswith(".py"):
-        return [path]
-    try:
-        return [str(source) for source in sources(path)]
-    except (SyntaxError, ValueError):
-        # A script that is broken is found out when it is run.
-        return [path]
+def _modules(command, roots):
+    """The paths of the modules that Python is told to run with -m, and of the packages that they lie in."""
+    arguments = _arguments(command)
+    names = [name for flag, name in pairwise(arguments) if flag == "-m"]
+    return [path for name in names for path in modules(f"{name}.__main__", [os.curdir, *roots])]
+
+
+def _roots(command):
+    """The folders besides a script's own in which it finds modules."""
+    paths = [os.environ.get("PYTHONPATH", "")]
+    paths += [argument.removeprefix("PYTHONPATH=") for argument in _arguments(command) if argument.startswith("PYTHONPATH=")]
+    folders = [folder for path in paths for folder in path.split(os.pathsep) if folder]
+    return [_scripts(), *folders, *([os.curdir] if "-m" in _arguments(command) else [])]
 
 
 def _scripts():
