@@ -5,9 +5,6 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 
-configfile: f"{workflow.current_basedir}/config.yaml"
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/targets.smk"
 include: "workflow/rules/data.smk"

@@ -256,6 +256,37 @@ def test_changed_knob_makes_just_what_depends_on_it_stale(built, flags, rules):
     assert planned(built, "--config", *flags) == rules
 
 
+MODULE = """\
+module exact_resume:
+    snakefile: "Snakefile"
+    config: {"variants": {"noopt": None}, "audit": {"steps": 12, "stops": {"mine": [5]}}}
+
+use rule * from exact_resume as exact_resume_*
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "values", "module"])
+def test_null_takes_a_variant_away_however_the_config_arrives(built, tmp_path, way):
+    (tmp_path / "mine.yaml").write_text("variants: {noopt: null}\naudit: {steps: 12, stops: {mine: [5]}}\n")
+    (tmp_path / "module.smk").write_text(MODULE.replace("Snakefile", str(built / "Snakefile")))
+    flags = {
+        "file": ["--configfile", tmp_path / "mine.yaml"],
+        "values": ["--config", "variants={noopt: null}", "audit={steps: 12, stops: {mine: [5]}}"],
+        "module": ["-s", tmp_path / "module.smk"],
+    }
+    command = [sys.executable, "-m", "snakemake", "-s", built / "Snakefile", "-d", tmp_path, "--summary", "report.md", *flags[way]]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert set(re.findall(r"results/(\w+)\.pth", result.stdout)) == {*RUNS, "resume", "straight_fp16", "without_optimizer"} - {"noopt"}
+
+
+def test_report_without_a_variant_that_was_taken_away(project):
+    assert snakemake(project, "-c2", "report.md", "--config", "variants={noopt: null, nostep: null, halfmodel: null}").returncode == 0
+    claimed = {claim["run"] for claim in read(project, "verdict.json")["claims"]} - {None}
+    assert claimed == {"repeat", "resumed", "noskip", "weightsonly", "replayed", "without_model", "without_optimizer", "without_step"}
+    assert "noopt" not in (project / "report.md").read_text()
+
+
 @pytest.mark.parametrize("fact", ['"torch": version("torch")', '"cpu": cpu_model()', '"simd": simd_extensions()'])
 def test_another_machine_makes_the_trained_artifacts_stale(project, fact):
     path = project / "workflow/scripts/lab/fingerprint.py"

@@ -27,6 +27,8 @@ def trainers(audit, minimind):
     shared = {key: audit[key] for key in SHARED}
     found = {name: {**DEFAULTS, **shared, **own, "skip": None} for name, own in audit["trainers"].items()}
     for trainer in found.values():
+        if trainer["save_at"] is None:
+            trainer["save_at"] = next(iter(trainer["stops"].values()))[0]
         if CHECKOUT in trainer["command"]:
             if minimind is None:
                 trainer["skip"] = "it needs a checkout of MiniMind: --config minimind=PATH"
@@ -65,8 +67,8 @@ def check(audit, minimind):
         for case, steps in trainer["stops"].items():
             if case in RESERVED_CASES:
                 raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")
-            check_ascending(f"{sections['stops']}.stops.{case}", steps, trainer["steps"])
-        check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], trainer["steps"])
+            check_ascending(f"{sections['stops']}.stops.{case}", steps, f"{sections['steps']}.steps", trainer["steps"])
+        check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], f"{sections['steps']}.steps", trainer["steps"])
         if trainer["fixed_by"] is not None:
             _check_known(f"audit.trainers.{name}.fixed_by", trainer["fixed_by"], names)
 
