@@ -27,6 +27,12 @@ def test_the_defaults_are_accepted():
     settings.check(DEFAULTS)
 
 
+def test_the_config_for_a_first_look_is_accepted_and_small():
+    chosen = laid_over(**yaml.safe_load((ROOT / "examples" / "first-look.yaml").read_text()))
+    assert chosen["training"]["steps"] <= 10
+    assert list(chosen["variants"]) == ["resumed", "noopt", "noskip"]
+
+
 def test_the_schema_knows_just_the_sections_of_the_config():
     assert set(yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())["properties"]) == set(DEFAULTS)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 import command_line
 from lab.picture import COLOURS, MARKERS, SIZE, mark_break, prepare, save
@@ -26,19 +27,21 @@ def main():
     args = parser.parse_args()
     prepare()
     logs = {Path(path).name.removesuffix("_log.csv"): pd.read_csv(path) for path in args.log}
-    styles = {name: style(index) for index, name in enumerate(logs)}
     steps = pd.read_csv(args.steps)
-    save(draw_losses(logs, styles, args.stop_at), args.losses)
-    save(draw_divergence(steps[steps["run"].isin(styles)], styles, args.stop_at), args.divergence)
+    save(draw_losses(logs, args.stop_at), args.losses)
+    save(draw_divergence(steps[steps["run"].isin(logs)], list(logs), args.stop_at), args.divergence)
 
 
-def style(index):
-    """Return the line style of the run with this index; markers of neighbours are set off against each other so that none hides another."""
+def style(index, points):
+    """Return the line style of the run with this index and so many points; markers of neighbours are set off against each other so that
+    none hides another, and the last point, which may be the only one to be seen, has one.
+    """
     look = {"linestyle": DASHES[index % len(DASHES)], "marker": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)]}
-    return {**look, "markevery": (index % 5, 5), "markersize": 5, "markerfacecolor": "none"}
+    every = max(1, points // 6)
+    return {**look, "markevery": [*range(index % every, points - 1, every), points - 1], "markersize": 5, "markerfacecolor": "none"}
 
 
-def draw_losses(logs, styles, stops):
+def draw_losses(logs, stops):
     """Return a figure of train_loss over step around and after the first stop, a line for each run of `logs`, by name.
 
     Runs that logged straight's very losses share straight's line. The axis reaches a little beyond straight's losses; what lies outside,
@@ -53,8 +56,10 @@ def draw_losses(logs, styles, stops):
     low, high = limits([loss for step, loss in straight.items() if step >= begin])
     axes.plot(*zip(*straight.items()), label="\n= ".join(equal), color="#bbbbbb", linewidth=5, solid_capstyle="round")
     outside = []
-    for name in [name for name in logs if name not in equal]:
-        axes.plot(logs[name]["step"], logs[name]["train_loss"], label=name, **styles[name])
+    for index, name in enumerate(logs):
+        if name in equal:
+            continue
+        axes.plot(logs[name]["step"], logs[name]["train_loss"], label=name, **style(index, len(logs[name])))
         beyond = [loss for loss in losses[name].values() if not low <= loss <= high]
         if beyond:
             outside.append(f"outside: {name} at {len(beyond)} of {len(losses[name])} steps, {min(beyond):.2f} to {max(beyond):.2f}")
@@ -75,8 +80,8 @@ def limits(losses):
     return low - margin, high + margin
 
 
-def draw_divergence(steps, styles, stops):
-    """Return a figure of rel_l2 over step on a log axis, a line for each run.
+def draw_divergence(steps, order, stops):
+    """Return a figure of rel_l2 over step on a log axis, a line for each run, styled by its place in `order`.
 
     Distances of 0, which a log axis has no place for, stand below it, on an axis of their own with a break between.
     """
@@ -85,10 +90,10 @@ def draw_divergence(steps, styles, stops):
     runs = dict(list(steps.groupby("run", sort=False)))
     apart = [name for name, run in runs.items() if (run["rel_l2"] > 0).any()]
     for name, run in runs.items():
-        above = run["rel_l2"].where(run["rel_l2"] > 0)
+        look = style(order.index(name), len(run))
         if name in apart:
-            axes.plot(run["step"], above, label=name, **styles[name])
-        zero.plot(run["step"], run["rel_l2"].where(run["rel_l2"] == 0), **styles[name])
+            axes.plot(run["step"], run["rel_l2"].where(run["rel_l2"] > 0), label=name, **look)
+        zero.plot(run["step"], run["rel_l2"].where(run["rel_l2"] == 0), **look)
     if apart:
         axes.set_yscale("log")
     else:
@@ -114,6 +119,7 @@ def finish(axes, lowest, stops, label):
         for each in dict.fromkeys([axes, lowest]):
             each.axvline(stop, color="#999999", linewidth=1, zorder=0)
         axes.annotate(f"stop at {stop}", (stop, 1.0), color="#666666", **place)
+    lowest.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     lowest.set_xlabel("step")
     axes.set_ylabel(label)
     if axes.get_legend_handles_labels()[0]:
