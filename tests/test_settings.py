@@ -177,6 +177,13 @@ def test_what_cant_be_laid_over_is_told_in_one_line(overrides, message):
     assert "\n" not in str(refused.value)
 
 
+def test_trainer_whose_cure_was_taken_away_has_none():
+    audit = laid_over(audit={"trainers": {"ignite-fixed": None}})["audit"]
+    assert audit_settings.trainers(audit, None)["ignite"]["fixed_by"] is None
+    with pytest.raises(LabError, match=r"config key audit.trainers.ignite.fixed_by: found 'ignite-fxed', wanted one of"):
+        laid_over(audit={"trainers": {"ignite": {"fixed_by": "ignite-fxed"}}})
+
+
 def test_stops_of_ones_own_stand_alone():
     audit = laid_over(audit={"steps": 12, "stops": {"mine": [5]}})["audit"]
     assert audit["stops"] == {"mine": [5]}

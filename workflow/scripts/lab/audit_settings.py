@@ -5,7 +5,7 @@ import shlex
 from lab import trainer_command
 from lab.audit_result import KILLED
 from lab.errors import LabError
-from lab.settings import check_ascending
+from lab.settings import check_ascending, load
 from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, RUNNING, TRACE
 
 # Cases that every audit has, beside those that the config calls stops.
@@ -29,6 +29,8 @@ def trainers(audit, minimind):
     for trainer in found.values():
         if trainer["save_at"] is None:
             trainer["save_at"] = next(iter(trainer["stops"].values()))[0]
+        if trainer["fixed_by"] not in audit["trainers"]:
+            trainer["fixed_by"] = None
         if CHECKOUT in trainer["command"]:
             if minimind is None:
                 trainer["skip"] = "it needs a checkout of MiniMind: --config minimind=PATH"
@@ -48,6 +50,7 @@ def check(audit, minimind):
     `minimind`: see `trainers`.
     """
     names = list(audit["trainers"])
+    shipped = load()["audit"]["trainers"]
     for name in audit["only"]:
         _check_known("audit.only", name, names)
     for name, trainer in trainers(audit, minimind).items():
@@ -69,8 +72,9 @@ def check(audit, minimind):
                 raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")
             check_ascending(f"{sections['stops']}.stops.{case}", steps, f"{sections['steps']}.steps", trainer["steps"])
         check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], f"{sections['steps']}.steps", trainer["steps"])
-        if trainer["fixed_by"] is not None:
-            _check_known(f"audit.trainers.{name}.fixed_by", trainer["fixed_by"], names)
+        # One of config.yaml's own may have been taken away, and then there is no cure to show.
+        if own.get("fixed_by") not in (None, *shipped):
+            _check_known(f"audit.trainers.{name}.fixed_by", own["fixed_by"], names)
 
 
 def _check_known(key, name, names):
