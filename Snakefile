@@ -5,9 +5,6 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 
-configfile: f"{workflow.current_basedir}/config.yaml"
-
-
 report: "workflow/report/workflow.rst"
 
 

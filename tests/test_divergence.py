@@ -74,9 +74,17 @@ def test_losses_are_compared_digit_for_digit():
     gap = loss_gap(straight, run)
     assert (gap["first_differing_step"], gap["equal_loss_rows"]) == (3, 1)
     assert gap["loss_gap_first"] == gap["loss_gap_last"] == pytest.approx(1e-6)
+    widest = loss_gap(straight, ended({}, ["5.000000", "3.500000", "3.000000"]))
+    assert (widest["loss_gap_last"], widest["loss_gap_largest"]) == (0.0, 0.5)
 
 
 def test_only_batches_before_the_resume_count_as_seen():
     straight = ended({}, ["1"] * 4, ["a", "b", "c", "d"])
     assert seen_batches(straight, ended({}, ["1"] * 2, ["c", "d"], first=3))["batches_seen_before"] == 0
     assert seen_batches(straight, ended({}, ["1"] * 2, ["a", "e"], first=3))["batches_seen_before"] == 1
+
+
+@pytest.mark.parametrize(("drawn", "same"), [(["c", "d"], True), (["d", "c"], False), (["c", "a"], False)])
+def test_same_batches_are_those_of_the_same_steps(drawn, same):
+    straight = ended({}, ["1"] * 4, ["a", "b", "c", "d"])
+    assert seen_batches(straight, ended({}, ["1"] * 2, drawn, first=3))["same_batches"] is same

@@ -114,8 +114,8 @@ def test_diagnosis_names_what_each_recipe_lost(built):
         "halfmodel": (5, {"model": "rounded"}),
         "without_model": (5, {"model": "lost"}),
     }
-    table = (built / "report.md").read_text().split("| 진단 |")[1].split("\n\n")[0]
-    rows = {line.split("`")[1]: line for line in table.splitlines() if "`" in line}
+    text = (built / "report.md").read_text()
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("- `")}
     assert "5단계부터 다름: `optimizer` 잃음" in rows["noopt"]
     assert "5단계부터 다름: `model` float16으로 반올림됨" in rows["halfmodel"]
     assert "8단계까지 같음" in rows["resumed"]
@@ -191,14 +191,29 @@ def test_report_has_the_three_sections_and_the_numbers(built):
     assert len(re.findall(r"!\[", text)) == 2
 
 
-def test_check_passes_and_fails_with_the_verdict(project):
-    assert snakemake(project, "-c1", "check").returncode == 0
+def test_missed_expectation_is_told_and_fails_nothing(project):
+    result = snakemake(project, "-c1", "check")
+    assert result.returncode == 0
+    assert "4 of 4 claims of exactness hold; 17 of 17 expectations met" in result.stdout
     flags = ("--config", 'verdict={"fp16_bytes_ratio": 0.1}')
     result = snakemake(project, "-c1", "check", *flags)
-    assert result.returncode == 1
-    assert "FAIL  Half precision nearly halves the weights file." in result.stdout
+    assert result.returncode == 0
+    assert "miss  Half precision nearly halves the weights file." in result.stdout
     assert snakemake(project, "-c1", "report.md", *flags).returncode == 0
-    assert "판정: 불합격" in (project / "report.md").read_text()
+    opening = (project / "report.md").read_text().split("##")[0]
+    assert "판정: 합격" in opening
+    assert "기대: 17개 가운데 16개" in opening
+
+
+def test_check_fails_with_exactness(project):
+    verdict = read(project, "verdict.json")
+    assert verdict["passed"]
+    runs = read(project, "divergence.json")
+    runs["runs"]["resumed"]["identical"] = False
+    (project / "results" / "divergence.json").write_text(json.dumps(runs))
+    result = snakemake(project, "-c1", "check", "--rerun-triggers", "mtime")
+    assert result.returncode == 1
+    assert "FAIL  resumed lost nothing" in result.stdout
 
 
 def test_report_is_what_a_call_without_a_target_makes(project):
@@ -378,6 +393,37 @@ def test_changed_knob_makes_just_what_depends_on_it_stale(built, flags, rules):
     assert planned(built, "--config", *flags) == rules
 
 
+MODULE = """\
+module exact_resume:
+    snakefile: "Snakefile"
+    config: {"variants": {"noopt": None}, "audit": {"steps": 12, "stops": {"mine": [5]}}}
+
+use rule * from exact_resume as exact_resume_*
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "values", "module"])
+def test_null_takes_a_variant_away_however_the_config_arrives(built, tmp_path, way):
+    (tmp_path / "mine.yaml").write_text("variants: {noopt: null}\naudit: {steps: 12, stops: {mine: [5]}}\n")
+    (tmp_path / "module.smk").write_text(MODULE.replace("Snakefile", str(built / "Snakefile")))
+    flags = {
+        "file": ["--configfile", tmp_path / "mine.yaml"],
+        "values": ["--config", "variants={noopt: null}", "audit={steps: 12, stops: {mine: [5]}}"],
+        "module": ["-s", tmp_path / "module.smk"],
+    }
+    command = [sys.executable, "-m", "snakemake", "-s", built / "Snakefile", "-d", tmp_path, "--summary", "report.md", *flags[way]]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert set(re.findall(r"results/(\w+)\.pth", result.stdout)) == {*RUNS, "resume", "straight_fp16", "without_optimizer"} - {"noopt"}
+
+
+def test_report_without_a_variant_that_was_taken_away(project):
+    assert snakemake(project, "-c2", "report.md", "--config", "variants={noopt: null, nostep: null, halfmodel: null}").returncode == 0
+    claimed = {claim["run"] for claim in read(project, "verdict.json")["claims"]} - {None}
+    assert claimed == {"repeat", "resumed", "noskip", "weightsonly", "replayed", "without_model", "without_optimizer", "without_step"}
+    assert "noopt" not in (project / "report.md").read_text()
+
+
 @pytest.mark.parametrize("fact", ['"torch": version("torch")', '"cpu": cpu_model()', '"simd": simd_extensions()'])
 def test_another_machine_makes_the_trained_artifacts_stale(project, fact):
     path = project / "workflow/scripts/lab/fingerprint.py"
@@ -450,11 +496,12 @@ def test_own_variant_runs_with_one_line_of_config(project):
     assert "| `mine` | `optimizer` 반정밀도로 반올림 | 아니요 |" in (project / "report.md").read_text()
 
 
-def test_english_report_has_the_same_headings(project):
+def test_english_report_has_english_headings(project):
     assert snakemake(project, "-c1", "report.md", "--config", "language=en").returncode == 0
     text = (project / "report.md").read_text()
-    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## 무엇을 저장하나", "## 빠뜨리면", "## 반정밀도"]
+    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## What is saved", "## What leaving it out costs", "## Half precision"]
     assert "**Verdict: passed.**" in text
+    assert not re.search("[가-힣]", text)
 
 
 def test_flat_layout_with_own_tokens_matches_the_labs_own(built, tmp_path):

@@ -1,6 +1,7 @@
 """A bad knob is refused in one line that names it, what was found and what was wanted."""
 
 import copy
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import yaml
 import command_line
 import train
 from conftest import ROOT, failed_with_one_line
-from lab import settings
+from lab import audit_settings, settings
 from lab.components import COMPONENTS
 from lab.errors import LabError
 from lab.run import Run
@@ -31,6 +32,12 @@ def changed(path, value):
 
 def test_the_defaults_are_accepted():
     settings.check(DEFAULTS)
+
+
+def test_the_config_for_a_first_look_is_accepted_and_small():
+    chosen = laid_over(**yaml.safe_load((ROOT / "examples" / "first-look.yaml").read_text()))
+    assert chosen["training"]["steps"] <= 10
+    assert list(chosen["variants"]) == ["resumed", "noopt", "noskip"]
 
 
 def test_the_schema_knows_just_the_sections_of_the_config():
@@ -124,10 +131,98 @@ def test_every_verb_refuses_an_empty_value(verb, name, flags):
     assert "found an empty value" in failed_with_one_line(verb(name, *flags))
 
 
-def test_settings_lay_over_single_keys_but_variants_whole():
-    chosen = settings.load({"training": {"lr": 0.5}, "variants": {"mine": {}}})
+def laid_over(**overrides):
+    settings.check(chosen := settings.load(overrides))
+    audit_settings.check(chosen["audit"], None)
+    return chosen
+
+
+def test_settings_lay_over_at_every_depth():
+    chosen = laid_over(training={"lr": 0.5}, variants={"mine": {}}, audit={"trainers": {"lab": {"timeout": 5}}})
     assert chosen["training"] == {**DEFAULTS["training"], "lr": 0.5}
-    assert chosen["variants"] == {"mine": {}}
+    assert chosen["variants"] == {**DEFAULTS["variants"], "mine": {}}
+    assert chosen["audit"]["trainers"] == {
+        **DEFAULTS["audit"]["trainers"],
+        "lab": {**DEFAULTS["audit"]["trainers"]["lab"], "timeout": 5},
+    }
+
+
+@pytest.mark.parametrize("null", [None, "null"])
+def test_null_takes_away_what_a_name_of_ones_own_stands_for(null):
+    chosen = laid_over(variants={"noopt": null, "mine": {"omit": null, "round": ["model"]}, "never": null})
+    assert chosen["variants"] == {
+        **{name: recipe for name, recipe in DEFAULTS["variants"].items() if name != "noopt"},
+        "mine": {"round": ["model"]},
+    }
+    assert "without_optimizer" in settings.all_variants(chosen)
+    trainers = laid_over(audit={"trainers": {"minimind": null, "lab": {"expect": null, "stops": null}}})["audit"]["trainers"]
+    assert "minimind" not in trainers
+    assert trainers["lab"].keys() == {"command", "steps", "save_at"}
+    assert list(laid_over(audit={"stops": {"mid-epoch": null}})["audit"]["stops"]) == ["epoch-boundary", "two-resumes"]
+
+
+@pytest.mark.parametrize("null", [None, "null"])
+def test_null_stays_where_it_is_a_value(null):
+    chosen = laid_over(minimind=null, data={"corpus": null}, audit={"save_at": null})
+    assert (chosen["minimind"], chosen["data"]["corpus"], chosen["audit"]["save_at"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"training": {"lr": None}}, "config key training.lr: found null, wanted number"),
+        ({"training": None}, "config key training: found null, wanted object"),
+        ({"variants": None}, "config key variants: found null, wanted object"),
+        ({"language": None}, "config key language: found null, wanted one of ['ko', 'en']"),
+        ({"outdir": None}, "config key outdir: found null, wanted string"),
+        ({"training": {"lrr": None}}, "config key training.lrr: unknown; wanted one of accumulation"),
+        ({"training": {"stop_at": [None]}}, "config key training.stop_at.0: found null, wanted integer"),
+        ({"audit": {"trainers": {"lab": {"command": None}}}}, "config key audit.trainers.lab.command: found null, wanted string"),
+        ({"audit": {"trainers": {"lab": {"stops": {}}}}}, None),
+        ({"audit": {"trainers": {"mine": {"command": "x", "stops": {}}}}}, "config key audit.trainers.mine.stops: found {}, wanted "),
+        ({"audit": {"stops": dict.fromkeys(DEFAULTS["audit"]["stops"])}}, "config key audit.stops: found {}, wanted entries, at least 1"),
+        ({"training": {"steps": 20}}, "config key training.stop_at: found 30, wanted a step in 1...19, since training.steps is 20"),
+        (
+            {"audit": {"trainers": {"mine": {"command": "x", "steps": 12}}}},
+            "config key audit.stops.mid-epoch: found 17, wanted a step in 1...11, since audit.trainers.mine.steps is 12",
+        ),
+    ],
+)
+def test_what_cant_be_laid_over_is_told_in_one_line(overrides, message):
+    if message is None:
+        laid_over(**overrides)
+        return
+    with pytest.raises(LabError) as refused:
+        laid_over(**overrides)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_trainer_whose_cure_was_taken_away_has_none():
+    audit = laid_over(audit={"trainers": {"ignite-fixed": None}})["audit"]
+    assert audit_settings.trainers(audit, None)["ignite"]["fixed_by"] is None
+    with pytest.raises(LabError, match=r"config key audit.trainers.ignite.fixed_by: found 'ignite-fxed', wanted one of"):
+        laid_over(audit={"trainers": {"ignite": {"fixed_by": "ignite-fxed"}}})
+
+
+def test_stops_of_ones_own_stand_alone():
+    audit = laid_over(audit={"steps": 12, "stops": {"mine": [5]}})["audit"]
+    assert audit["stops"] == {"mine": [5]}
+    trainers = audit_settings.trainers(audit, None)
+    assert (trainers["accelerate"]["stops"], trainers["accelerate"]["save_at"]) == ({"mine": [5]}, 5)
+    assert trainers["lab"]["stops"] == DEFAULTS["audit"]["trainers"]["lab"]["stops"]
+    own = laid_over(audit={"trainers": {"lab": {"steps": 8, "stops": {"mine": [3], "gone": None}, "save_at": None}}})["audit"]
+    lab = audit_settings.trainers(own, None)["lab"]
+    assert (lab["stops"], lab["save_at"]) == ({"mine": [3]}, 3)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"variants": {"noopt": None, "mine": {"round": ["model"]}}}, {"audit": {"stops": {"mine": [5]}, "trainers": {"lab": None}}}],
+)
+def test_sections_reach_a_script_as_they_are(overrides):
+    chosen = laid_over(**overrides)
+    assert laid_over(**json.loads(json.dumps(settings.as_overrides(chosen)))) == chosen
 
 
 @pytest.mark.parametrize(

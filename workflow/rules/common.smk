@@ -20,7 +20,7 @@ from lab.corpus import corpus_files
 from lab.errors import LabError
 from lab.fingerprint import fingerprint
 from lab.locks import in_one_line, lift_stale_lock
-from lab.settings import RECIPE_VERBS, all_variants, check, completed, components, deciding, schema, stops, with_numbers
+from lab.settings import RECIPE_VERBS, all_variants, as_overrides, check, completed, components, deciding, stops
 from lab.sources import code_digest
 from lab.trainer_command import code_digests, data_files
 from lab.versions import installed
@@ -36,8 +36,8 @@ if workflow.is_main_process:
     logger.addFilter(in_one_line)
 
 try:
-    # A workflow that uses this one as a module gives just what it wants otherwise.
-    config.update(with_numbers(completed(config), schema()))
+    # What --configfile, --config or a module's config say; config.yaml is no configfile to Snakemake, whose merging knows no null.
+    config.update(completed(config))
     check(config)
     audit_settings.check(config["audit"], config["minimind"])
     for key in ("train", "val"):
@@ -106,7 +106,7 @@ def templates(name):
 def section(*names):
     """These sections of the config as JSON, for a script's --settings; of `training` what decides."""
     training = {**deciding(config["training"]), "stop_at": config["training"]["stop_at"]}
-    return json.dumps({name: {**config, "training": training}[name] for name in names})
+    return json.dumps(as_overrides({name: {**config, "training": training}[name] for name in names}))
 
 
 def training_settings():

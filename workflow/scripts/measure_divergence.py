@@ -95,7 +95,9 @@ def weights_gap(straight, run):
 
 
 def loss_gap(straight, run):
-    """Return the first step whose logged loss differs (None if none does), and loss minus straight's there and at the last step."""
+    """Return the first step whose logged loss differs (None if none does), loss minus straight's there and at the last step, and the
+    largest such difference of any step, without its sign.
+    """
     reference = straight.losses.reindex(run.losses.index)
     different = run.losses.index[run.losses != reference]
     first = int(different[0]) if len(different) else None
@@ -106,14 +108,22 @@ def loss_gap(straight, run):
         "first_differing_step": first,
         "loss_gap_first": 0.0 if first is None else round(float(gap[first]), 6),
         "loss_gap_last": round(float(gap.iloc[-1]), 6),
+        "loss_gap_largest": round(float(np.abs(gap.to_numpy()).max()), 6),
         "loss_last": float(run.losses.iloc[-1]),
     }
 
 
 def seen_batches(straight, run):
-    """Return how many of the run's batches had been drawn before its first step by straight, whose past a resumed run shares."""
-    past = {batch for step, batch in zip(straight.steps, straight.batches) if step < run.steps[0]}
-    return {"batches": len(run.batches), "batches_seen_before": sum(batch in past for batch in run.batches)}
+    """Return how many batches the run drew; how many of them straight, whose past a resumed run shares, had drawn before the run's first
+    step; and whether the run drew straight's batches, each at its step.
+    """
+    drawn = dict(zip(straight.steps, straight.batches))
+    past = {batch for step, batch in drawn.items() if step < run.steps[0]}
+    return {
+        "batches": len(run.batches),
+        "batches_seen_before": sum(batch in past for batch in run.batches),
+        "same_batches": run.batches == [drawn.get(step) for step in run.steps],
+    }
 
 
 def step_table(straight, run):

@@ -2,17 +2,16 @@
 
 import argparse
 import json
-import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 import command_line
 from lab import audit_result
-from lab.picture import COLOURS, MARKERS, SIZE, prepare, save
+from lab.picture import COLOURS, MARKERS, SIZE, mark_break, prepare, save
 
 # Inches: what a row takes, all that is beside the rows, and what the legend takes.
-ROW, MARGIN, LEGEND = 0.35, 1.0, 2.2
+ROW, MARGIN, LEGEND = 0.45, 1.0, 2.2
 
 
 def main():
@@ -28,27 +27,35 @@ def main():
 def draw(trainers):
     """Return a figure with a row for each trainer and a marker in it for each of its cases, by name, that could be compared.
 
-    Cases at distance 0, which a log axis has no place for, stand left of a line, at its own tick "0".
+    Cases at distance 0, which a log axis has no place for, stand left of it, in a column for each, with a break between.
     """
-    figure, axes = plt.subplots(figsize=(SIZE[0], max(LEGEND, MARGIN + ROW * len(trainers))), layout="constrained")
+    size = (SIZE[0], max(LEGEND, MARGIN + ROW * len(trainers)))
+    figure, (zero, axes) = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True, width_ratios=[1, 3])
+    figure.get_layout_engine().set(wspace=0, w_pad=0.02)
     names = list(dict.fromkeys(name for cases in trainers.values() for name in cases))
-    distances = [case["rel_l2"] for cases in trainers.values() for case in cases.values() if case["rel_l2"]]
-    zero = min(distances, default=1.0) / 30
     for index, name in enumerate(names):
-        # Cases of one trainer lie a little below each other, since equal distances would hide each other.
-        shift = 0.6 * ((index + 0.5) / len(names) - 0.5)
-        found = [(row + shift, cases[name]["rel_l2"]) for row, cases in enumerate(trainers.values()) if name in cases]
-        found = [(row, distance or zero) for row, distance in found if distance is not None]
         look = {"linestyle": "none", "marker": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)], "markersize": 5}
-        axes.plot([distance for _, distance in found], [row for row, _ in found], label=name, markerfacecolor="none", **look)
-    axes.set_xscale("log")
-    axes.set_xlim(zero / 3, max(distances, default=1.0) * 3)
-    axes.axvline(zero * 5, color="#999999", linewidth=1, zorder=0)
-    ticks = [tick for tick in axes.get_xticks() if distances and zero * 5 < tick <= axes.get_xlim()[1]]
-    axes.set_xticks([zero, *ticks], ["0", *(f"$10^{{{round(math.log10(tick))}}}$" for tick in ticks)])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(trainers)), list(trainers))
-    axes.set_ylim(len(trainers) - 0.5, -0.5)
+        found = [(row, cases[name]["rel_l2"]) for row, cases in enumerate(trainers.values()) if name in cases]
+        equal = [row for row, distance in found if distance == 0]
+        zero.plot([index] * len(equal), equal, label=name, markerfacecolor="none", **look)
+        # Cases of one trainer lie a little below each other, since equal distances would hide each other.
+        shift = 0.8 * ((index + 0.5) / len(names) - 0.5)
+        apart = [(distance, row + shift) for row, distance in found if distance]
+        axes.plot([distance for distance, _ in apart], [row for _, row in apart], markerfacecolor="none", **look)
+    zero.set_xlim(-1, len(names))
+    zero.set_xticks([(len(names) - 1) / 2], ["0"])
+    if any(case["rel_l2"] for cases in trainers.values() for case in cases.values()):
+        axes.set_xscale("log")
+    else:
+        axes.set_xticks([])
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False, labelleft=False)
+    mark_break((zero, 1, 0), (axes, 0, 0))
+    for row in range(len(trainers) - 1):
+        for each in (zero, axes):
+            each.axhline(row + 0.5, color="#dddddd", linewidth=0.5, zorder=0)
+    zero.set_yticks(range(len(trainers)), list(trainers))
+    zero.set_ylim(len(trainers) - 0.5, -0.5)
     axes.set_xlabel("distance of the weights from the uninterrupted run (relative L2)")
     figure.legend(loc="outside right upper", frameon=False)
     return figure

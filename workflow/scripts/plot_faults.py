@@ -40,6 +40,9 @@ def draw(savers):
         panel.set_title(kind.replace("_", " "), fontsize=10)
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 0.5, 1], ["0", "", "1"])
+        # Towards the inside, or the 1 of a panel and the 0 of the next one run into each other.
+        for label, side in zip(panel.get_xticklabels(), ("left", "center", "right")):
+            label.set_ha(side)
     panels[0].set_yticks(range(len(savers)), savers)
     panels[0].invert_yaxis()
     figure.supxlabel("share of the cases")

@@ -8,7 +8,6 @@ import sys
 from itertools import chain, count
 from pathlib import Path
 
-
 import command_line
 from lab import checkpoint, data, journal, settings, state
 from lab.components import COMPONENTS

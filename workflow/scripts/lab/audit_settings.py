@@ -2,12 +2,10 @@
 
 import shlex
 
-import yaml
-
 from lab import trainer_command
 from lab.audit_result import KILLED, SAVED_TWICE
 from lab.errors import LabError
-from lab.settings import CONFIG_FILE, check_ascending
+from lab.settings import check_ascending, load
 from lab.trainer_process import CALLS, CHECKPOINT, LOG, LOSSES, SAVED, TRACE
 
 # Cases that every audit has, beside those that the config calls stops.
@@ -31,13 +29,17 @@ def trainers(audit, minimind):
     """
     shared = {key: audit[key] for key in SHARED}
     found = {name: {**DEFAULTS, **shared, **own, "skip": None} for name, own in audit["trainers"].items()}
-    ours = yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))["audit"]["trainers"]
+    ours = load()["audit"]["trainers"]
     for name in ours.keys() & found.keys():
         if found[name]["command"] != ours[name]["command"]:
             for key in OF_THE_COMMAND:
                 if found[name][key] == ours[name].get(key):
                     found[name][key] = DEFAULTS[key]
     for trainer in found.values():
+        if trainer["save_at"] is None:
+            trainer["save_at"] = next(iter(trainer["stops"].values()))[0]
+        if trainer["fixed_by"] not in audit["trainers"]:
+            trainer["fixed_by"] = None
         if CHECKOUT in trainer["command"]:
             if minimind is None:
                 trainer["skip"] = "it needs a checkout of MiniMind: --config minimind=PATH"
@@ -57,6 +59,7 @@ def check(audit, minimind):
     `minimind`: see `trainers`.
     """
     names = list(audit["trainers"])
+    shipped = load()["audit"]["trainers"]
     for name in audit["only"]:
         _check_known("audit.only", name, names)
     for name, trainer in trainers(audit, minimind).items():
@@ -76,10 +79,11 @@ def check(audit, minimind):
         for case, steps in trainer["stops"].items():
             if case in RESERVED_CASES:
                 raise LabError(f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}")
-            check_ascending(f"{sections['stops']}.stops.{case}", steps, trainer["steps"])
-        check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], trainer["steps"])
-        if trainer["fixed_by"] is not None:
-            _check_known(f"audit.trainers.{name}.fixed_by", trainer["fixed_by"], names)
+            check_ascending(f"{sections['stops']}.stops.{case}", steps, f"{sections['steps']}.steps", trainer["steps"])
+        check_ascending(f"{sections['save_at']}.save_at", [trainer["save_at"]], f"{sections['steps']}.steps", trainer["steps"])
+        # One of config.yaml's own may have been taken away, and then there is no cure to show.
+        if own.get("fixed_by") not in (None, *shipped):
+            _check_known(f"audit.trainers.{name}.fixed_by", own["fixed_by"], names)
 
 
 def _check_known(key, name, names):

@@ -20,28 +20,66 @@ RESERVED_NAMES = ["straight", "repeat", "resume", "straight_fp16"]
 
 
 def load(overrides=None):
-    """Return config.yaml's settings with `overrides`, a dict of sections, laid over them.
+    """Return config.yaml's settings with `overrides`, a dict of sections, laid over them by the rule at config.yaml's head.
 
-    Of each section the keys that are given replace config.yaml's; `variants` is replaced whole.
     Raises LabError naming the key, what was found and what was wanted.
     """
-    settings = with_numbers(yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8")), schema())
-    for section, values in (overrides or {}).items():
-        lay_over = section != "variants" and isinstance(values, dict) and isinstance(settings.get(section), dict)
-        settings[section] = {**settings[section], **values} if lay_over else values
+    settings = completed(overrides or {})
     check_values(settings)
     return settings
 
 
-def completed(settings):
-    """Return config.yaml's settings with `settings` laid over them, at every depth as Snakemake lays one config file over another."""
-    return _laid_over(yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8")), settings)
+def completed(overrides):
+    """Return config.yaml's settings with `overrides` laid over them as `load` does, unchecked."""
+    wanted = schema()
+    settings = {}
+    for layer in (_defaults(), overrides):
+        settings = _laid_over(settings, with_numbers(layer, wanted), wanted)
+    return settings
 
 
-def _laid_over(below, above):
+def as_overrides(sections):
+    """Return whole sections of settings, by name, as what must be laid over config.yaml's to get just them: null for each key that was
+    taken away.
+    """
+    return {name: _with_nulls(_defaults().get(name), section) for name, section in sections.items()}
+
+
+def _defaults():
+    return yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))
+
+
+def _laid_over(below, above, wanted):
+    """Return the mapping `above`, of which the schema is `wanted`, laid over `below`; if it is no mapping, `above` itself."""
+    if not isinstance(above, dict):
+        return above
+    replaces = not isinstance(below, dict) or (wanted.get("replaced_whole") and any(value is not None for value in above.values()))
+    result = {} if replaces else dict(below)
+    for key, value in above.items():
+        if value is None and _can_go(key, wanted):
+            result.pop(key, None)
+        else:
+            result[key] = _laid_over(result.get(key), value, _wanted_of(key, wanted))
+    return result
+
+
+def _can_go(key, wanted):
+    """Whether null takes `key` away in a mapping with the schema `wanted`; elsewhere it is a value, or refused."""
+    named = wanted.get("properties", {})
+    if key in named:
+        return key not in wanted.get("required", []) and "null" not in named[key].get("type", [])
+    return bool(wanted.get("additionalProperties"))
+
+
+def _wanted_of(key, wanted):
+    """Return the schema of `key` in a mapping with the schema `wanted`; that of a key that is not allowed is empty."""
+    return wanted.get("properties", {}).get(key) or wanted.get("additionalProperties") or {}
+
+
+def _with_nulls(below, above):
     if not isinstance(below, dict) or not isinstance(above, dict):
         return above
-    return {**below, **{key: _laid_over(below.get(key), value) for key, value in above.items()}}
+    return {**{key: None for key in below if key not in above}, **{key: _with_nulls(below.get(key), value) for key, value in above.items()}}
 
 
 def components(settings):
@@ -90,18 +128,17 @@ def schema():
 
 
 def with_numbers(value, wanted):
-    """Return `value` with each text that the schema `wanted` has as a number or as true or false read as one, and "null" as None where
-    that is allowed.
+    """Return `value` with each text that the schema `wanted` has as a number or as true or false read as one, and "null" as None.
 
     Snakemake hands on the numbers in --config training='{lr: 0.001}' as text, and YAML takes 1e-3 for text. Text that is no
     number stays as it is, for the check to refuse.
     """
     if isinstance(value, dict):
-        named, others = wanted.get("properties", {}), wanted.get("additionalProperties")
-        others = others if isinstance(others, dict) else {}
-        return {key: with_numbers(item, named.get(key, others)) for key, item in value.items()}
+        return {key: with_numbers(item, _wanted_of(key, wanted)) for key, item in value.items()}
     if isinstance(value, list):
         return [with_numbers(item, wanted.get("items", {})) for item in value]
+    if value == "null":
+        return None
     types = wanted.get("type", [])
     if isinstance(value, str) and {"integer", "number"} & set(types if isinstance(types, list) else [types]):
         for read in (int, float):
@@ -111,8 +148,6 @@ def with_numbers(value, wanted):
                 continue
     if types == "boolean" and value in ("true", "false"):
         return value == "true"
-    if value == "null" and "null" in types:
-        return None
     return value
 
 
@@ -162,6 +197,7 @@ def _check_plain(value, key=""):
 
 def _one_line(error):
     key = ".".join(map(str, error.absolute_path))
+    found = "null" if error.instance is None else repr(error.instance)
     if error.validator == "additionalProperties":
         known = sorted(error.schema["properties"])
         unknown = sorted(set(error.instance) - set(known))
@@ -172,21 +208,24 @@ def _one_line(error):
     if "propertyNames" in error.absolute_schema_path:
         return f"config key {key}.{error.instance}: wanted {error.schema['description']}"
     if error.validator == "pattern":
-        return f"config key {key}: found {error.instance!r}, wanted {error.schema['description']}"
+        return f"config key {key}: found {found}, wanted {error.schema['description']}"
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
-        return f"config key {key}: found {error.instance!r}, wanted {wanted}"
+        return f"config key {key}: found {found}, wanted {wanted}"
     limits = {
         "minimum": "at least",
         "maximum": "at most",
         "exclusiveMinimum": "more than",
         "exclusiveMaximum": "less than",
+        "minItems": "a length of at least",
+        "maxItems": "a length of at most",
+        "minProperties": "entries, at least",
         "enum": "one of",
     }
     if error.validator in limits:
-        return f"config key {key}: found {error.instance!r}, wanted {limits[error.validator]} {error.validator_value}"
-    return f"config key {key}: found {error.instance!r}: {error.message}"
+        return f"config key {key}: found {found}, wanted {limits[error.validator]} {error.validator_value}"
+    return f"config key {key}: found {found}: {error.message}"
 
 
 def _check_data(data):
@@ -215,15 +254,17 @@ def _check_training(training):
 
 
 def _check_stops(training):
-    check_ascending("training.stop_at", stops(training), training["steps"])
+    check_ascending("training.stop_at", stops(training), "training.steps", training["steps"])
 
 
-def check_ascending(key, found, steps):
-    """Raise LabError naming the config's `key` unless `found`, the steps of stops, ascend and lie before the last one of `steps`."""
+def check_ascending(key, found, steps_key, steps):
+    """Raise LabError naming the config's `key` unless `found`, the steps of stops, ascend and lie before the last one of `steps`, which
+    the config's `steps_key` says.
+    """
     last = 0
     for stop in found:
         if not last < stop <= steps - 1:
-            raise LabError(f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}")
+            raise LabError(f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}, since {steps_key} is {steps}")
         last = stop
 
 
