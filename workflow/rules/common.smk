@@ -104,9 +104,10 @@ def templates(name):
 
 
 def section(*names):
-    """These sections of the config as JSON, for a script's --settings; of `training` what decides."""
-    training = {**deciding(config["training"]), "stop_at": config["training"]["stop_at"]}
-    return json.dumps(as_overrides({name: {**config, "training": training}[name] for name in names}))
+    """These sections of the config as JSON, for a script's --settings."""
+    sections = as_overrides({name: config[name] for name in names})
+    # How often the progress is kept decides on nothing.
+    return json.dumps({name: {key: value for key, value in section.items() if key != "save_every"} for name, section in sections.items()})
 
 
 def training_settings():

@@ -83,6 +83,7 @@ rule diagnosis:
     """What a run's trace tells of what it lost."""
     input:
         reference=f"{OUT}trace/straight.csv",
+        repeat=f"{OUT}trace/repeat.csv",
         other=f"{OUT}trace/{{run}}.csv",
     output:
         report(f"{OUT}diagnosis/{{run}}.json", caption="../report/diagnosis.rst", category="Diagnosis"),
@@ -98,7 +99,7 @@ rule diagnosis:
     message:
         "Diagnoses {wildcards.run}."
     shell:
-        "python {params.script:q} {input.reference:q} {input.other:q} --json {output:q} > {log:q} 2>&1"
+        "python {params.script:q} {input.reference:q} {input.other:q} --repeat {input.repeat:q} --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
