@@ -104,7 +104,7 @@ def test_missing_section_is_named():
         (["--save-at", "3"], "--save-at, --save-to: found one without the other"),
         (["--save-to", "s.pth"], "--save-at, --save-to: found one without the other"),
         (["--save-at", "60", "--save-to", "s.pth"], "--save-at: found 60, wanted a step in 1...59"),
-        (["--stop-at", "5", "--save-at", "5", "--save-to", "s.pth"], "--save-at: found 5, wanted a step in 1...4"),
+        (["--stop-at", "5", "--save-at", "6", "--save-to", "s.pth"], "--save-at: found 6, wanted a step in 1...5"),
         (["--no-optim"], "found without --resume"),
         (["--save-every", "-7"], "--save-every: found -7, wanted at least 0"),
         (["--omit", "momentum"], "--omit: found 'momentum', wanted one of model, optimizer, step, gen_state"),

@@ -9,7 +9,7 @@ import signal
 import sys
 
 import command_line
-from lab import atomic, audit, audit_result, trainer_command
+from lab import atomic, audit, audit_result, trainer_command, watching
 from lab.errors import LabError
 from lab.versions import installed
 
@@ -46,7 +46,7 @@ def main():
         result, times = audit_result.make("skipped", skip, audit_result.untried()), {}
     else:
         started = {"command": args.command, "shell": args.shell, "tokens": args.tokens, "timeout": args.timeout, "weights": args.weights}
-        running = audit.Audit(args.work, **started, **setup, tell=lambda line: print(f"{args.name}: {line}", file=sys.stderr, flush=True))
+        running = audit.Audit(args.work, **started, **setup, tell=lambda line: watching.say(f"{args.name}: {line}"))
         result, times = running.run(), running.times()
     result = {"name": args.name, "command": args.command, "versions": versions, **setup, **result}
     atomic.write_text(args.times, json.dumps(times, indent=2) + "\n")

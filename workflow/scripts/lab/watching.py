@@ -1,4 +1,4 @@
-"""How far a job is, for those who watch it: a bar on the terminal, and lines in the log that standard error leads to."""
+"""How far a job is, for those who watch it: on the terminal, and as lines in the log that standard error leads to."""
 
 import sys
 from contextlib import suppress
@@ -9,11 +9,21 @@ from tqdm import tqdm
 LINES = 10
 
 
+def say(line):
+    """Write `line` to standard error and, where that leads to a log, to standard output too, if it is a terminal.
+
+    Snakemake leads a job's standard error to its log. A terminal that is gone, or a log that can't be written, ends nothing.
+    """
+    for stream in (sys.stderr, sys.stdout):
+        if stream is sys.stderr or (stream.isatty() and not sys.stderr.isatty()):
+            with suppress(OSError):
+                print(line, file=stream, flush=True)
+
+
 def watched(items, name, unit, total, done=0):
     """Yield what the iterable `items` yields, and show how many of `total` there were, of which `done` were made before.
 
-    The bar is on standard error or else on standard output, whichever is a terminal: Snakemake leads a job's standard error to its log. A
-    terminal that is gone, or a log that can't be written, ends nothing.
+    The bar is on standard error or else on standard output, whichever is a terminal; a log gets lines.
     """
     terminal = next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
     every = max(1, total // LINES)
