@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import forked
 from lab import settings
 from lab.run import Run
 
@@ -38,10 +39,13 @@ def make_run(tiny, tokens):
 
 @pytest.fixture
 def verb(tmp_path):
-    """A function that runs a step script in a process of its own, in `tmp_path`."""
+    """A function that runs a step script in a process of its own, in `tmp_path`; with `environment` one that starts from nothing."""
 
     def call(name, *flags, **environment):
-        command = [sys.executable, str(ROOT / "workflow" / "scripts" / f"{name}.py"), *map(str, flags)]
+        script = ROOT / "workflow" / "scripts" / f"{name}.py"
+        if not environment:
+            return forked.run(script, flags, tmp_path)
+        command = [sys.executable, str(script), *map(str, flags)]
         return subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
 
     return call

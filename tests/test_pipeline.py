@@ -273,6 +273,15 @@ def test_terminal_shows_a_bar_while_a_job_trains(built, tmp_path):
     assert result.stderr.splitlines()[-1] == "run: step 8 of 8"
 
 
+def test_line_for_a_job_is_on_the_terminal_and_in_its_log():
+    parent, child = os.openpty()
+    command = [sys.executable, "-c", "from lab.watching import say; say('lab: repeat')"]
+    result = subprocess.run(command, cwd=ROOT / "workflow/scripts", stdout=child, stderr=subprocess.PIPE, check=True)
+    assert (os.read(parent, 100), result.stderr) == (b"lab: repeat\r\n", b"lab: repeat\n")
+    os.close(child)
+    os.close(parent)
+
+
 def test_terminal_that_is_gone_ends_no_training(built, tmp_path):
     parent, child = os.openpty()
     os.close(parent)
