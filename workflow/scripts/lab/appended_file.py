@@ -1,6 +1,7 @@
 """Files that only ever grow, and that a run which was killed goes on with."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -50,7 +51,8 @@ class AppendedFile:
                 # A full disk takes a part, and says so only of the rest.
                 written += self.file.write(content[written:])
         except OSError as error:
-            self.file.truncate(self.size)
+            with suppress(OSError):
+                self.file.truncate(self.size)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.size += len(content)
         self.hasher.update(content)

@@ -164,7 +164,7 @@ def diagnose(reference, legs, repeatable=None, same_weights=None):
         result["verdict"] = "trained_nothing"
     elif whole and same_weights is False:
         result["verdict"] = "kept"
-    result.update(_Comparison(steps, common, result["unused"], repeatable).result())
+    result.update(_Comparison(steps, common, result["unused"], repeatable, same_weights).result())
     return result
 
 
@@ -210,8 +210,9 @@ def _not_looked_at(rows, other):
 class _Comparison:
     """The rows that a run has in common with the reference, of which `steps` are the cells by number."""
 
-    def __init__(self, steps, common, unused, repeatable):
-        self.steps, self.common, self.unused, self.repeatable = steps, common, unused, repeatable
+    def __init__(self, steps, common, unused, repeatable, same_weights):
+        self.steps, self.common, self.unused = steps, common, unused
+        self.repeatable, self.same_weights = repeatable, same_weights
 
     def result(self):
         """Return what the comparison adds to a diagnosis."""
@@ -219,7 +220,10 @@ class _Comparison:
         as_row = first and self.counterpart(first)
         if first and as_row != first.number:
             return self.miscounted(first, as_row)
-        shows = next((place for place, row in enumerate(self.common) if self.effects(row)), None)
+        shows = next((place for place, row in enumerate(self.common) if self.given(row) or self.caused_outputs(row)), None)
+        if shows is None and self.same_weights is not True:
+            # Nothing comes of it but that it is, and stays, another state.
+            shows = next((place for place, row in enumerate(self.common) if self.outputs(row)), None)
         return {"latent": self.latent(len(self.common) - 1)} if shows is None else self.parted(shows)
 
     def wanted(self, row):
@@ -231,13 +235,11 @@ class _Comparison:
         names = [name for name in _inputs({**wanted, **cells}, self.unused) if not _is_of_absent(name, cells, wanted)]
         return [name for name in names if cells.get(name) != wanted.get(name)]
 
-    def effects(self, row):
-        """Return what of the batch, the learning rate and the outputs is not as in the reference."""
+    def given(self, row):
+        """Return which of the batch and the learning rate are not as in the reference."""
         cells, wanted = row.cells, self.wanted(row)
         found = {name for name in GIVEN if cells.get(name) != wanted.get(name)}
-        if f"{RATE}.{AFTER}" in self.outputs(row):
-            found.add(RATE)
-        return found | ({OUTPUTS} if self.outputs(row) else set())
+        return found | {RATE} if f"{RATE}.{AFTER}" in self.outputs(row) else found
 
     def outputs(self, row):
         """Return the outputs that are not as in the reference."""
@@ -267,7 +269,8 @@ class _Comparison:
         explained = [name for name in differing if self.is_explained(row.cells, name, differing)]
         named = [name for name in differing if name not in explained and (name in blamed or name in GIVEN)]
         if not named:
-            return {**found, **self.unexplained(row), "latent": self.latent(place)}
+            # What can't give this is all that there is: then it does, or what does is not traced.
+            named = [name for name in differing if actions[name]["action"] in TELLING or _is_generator(row.cells, name)] or differing
         begin = min(since[name] for name in named)
         found.update(row=self.common[begin].number, as_row=self.common[begin].number)
         culprits = self.agreeing([{"component": name, **actions[name]} for name in named], self.common[begin])
@@ -284,26 +287,35 @@ class _Comparison:
         """
         row, cells = self.common[place], self.common[place].cells
         candidates = [name for name in since if name not in GIVEN]
-        # What differs after the step as it differed before it.
+        caused = any(self.shows(later, effect) for later in range(place, len(self.common)) for effect in (*GIVEN, OUTPUTS))
+        # What differs after the step as it differed before it, and so may end in what is kept.
         own = {name for name in candidates if f"{name}.{AFTER}" in self.outputs(row)}
-        blamed = set(own)
+        blamed = set() if caused else set(own)
         for effect in (BATCH, RATE, OUTPUTS):
             shows = next((later for later in range(place, len(self.common)) if self.shows(later, effect)), None)
             givers = [name for name in candidates if shows is not None and effect in _gives(cells, name)]
-            strong = [name for name in givers if name in own or actions[name]["action"] in TELLING]
+            weak = [name for name in givers if self.is_constant(name)]
+            strong = [name for name in givers if (name in own or actions[name]["action"] in TELLING) and name not in weak]
             for name in givers:
+                newer = [other for other in givers if since[name] < shows == since[other] and other not in weak]
                 if _is_generator(cells, name):
-                    cleared = len(givers) > 1 and self.was_drawn_from(name, since[name], shows)
+                    cleared = newer and self.was_drawn_from(name, since[name], shows)
+                elif name in weak:
+                    cleared = len(weak) < len(givers)
                 else:
-                    newer = [other for other in givers if since[name] < shows == since[other]]
                     cleared = name not in strong and (strong or newer)
                 if not cleared:
                     blamed.add(name)
         return blamed
 
+    def is_constant(self, name):
+        """Whether an attribute has one value in all of the reference and another one in all of the run: a setting, if it means anything."""
+        values = [{cells.get(name) for cells in self.steps.values()}, {row.cells.get(name) for row in self.common}]
+        return part(name) == "attributes" and all(len(found) == 1 for found in values)
+
     def shows(self, place, effect):
         row = self.common[place]
-        return bool(self.caused_outputs(row)) if effect == OUTPUTS else effect in self.effects(row)
+        return bool(self.caused_outputs(row)) if effect == OUTPUTS else effect in self.given(row)
 
     def was_drawn_from(self, name, begin, end):
         """Whether a generator moved before the row at `end`, in which something shows, so that its numbers were of no effect."""
@@ -320,7 +332,8 @@ class _Comparison:
         first = {}
         for number, row in enumerate(self.common[: place + 1]):
             for name in self.differing(row):
-                if name not in GIVEN:
+                # Gradients that wait and of which nothing comes are cleared before they are used.
+                if name not in GIVEN and part(name) != "gradients":
                     first.setdefault(name, number)
         left_out = set(self.differing(self.common[place])) - set(but) if but is not None else set()
         rows = {name: self.common[number] for name, number in first.items() if name not in left_out}
@@ -350,9 +363,12 @@ class _Comparison:
 
         def is_counterpart(there):
             differing = [name for name in inputs if cells.get(name) != there.get(name)]
+            changed = [name for name in inputs if there.get(name) != here[name]]
+            # That nothing waits is the same in many rows.
+            if all(there.get(name) in (EMPTY, "", None) for name in changed):
+                return False
             if all(cells.get(name) == here[name] and not is_digest(here[name]) for name in differing):
                 return True
-            changed = [name for name in inputs if there.get(name) != here[name]]
             return (
                 any(name in changed and there.get(name) != fresh.get(name) for name in weights)
                 and not any(name in differing for name in weights)
@@ -373,7 +389,10 @@ class _Comparison:
         givers = [other for other in differing if self.can_give(cells, other, name)]
         if places:
             known = [self.places(cells, giver) for giver in givers]
-            return any(places & there for there in known) or (name == BATCH and not all(known))
+            unknown = [giver for giver, there in zip(givers, known) if not there]
+            if name == RATE:
+                unknown = [giver for giver in unknown if cells.get(f"{giver}.kind") == "scheduler"]
+            return any(places & there for there in known) or (name in GIVEN and bool(unknown))
         if name == RATE:
             givers = [giver for giver in givers if cells.get(f"{giver}.kind") != "optimizer"]
             return any(cells.get(f"{giver}.kind") == "scheduler" or not self.places(cells, giver) for giver in givers)
@@ -382,7 +401,8 @@ class _Comparison:
     def can_give(self, cells, other, name):
         """Whether the input `other` can be what decides on the batch, the learning rate or the settings `name`."""
         if part(name) in ("settings", "attributes"):
-            return name.rpartition(".")[0] == other and cells.get(f"{other}.kind") == "optimizer"
+            owner = name.rpartition(".")[0]
+            return cells.get(f"{owner}.kind") == "optimizer" and (other == owner or RATE in _gives(cells, other)) and part(other) == ""
         return name in GIVEN and other not in GIVEN and name in _gives(cells, other) and not self.is_average(other)
 
     def is_average(self, name):
@@ -404,7 +424,9 @@ class _Comparison:
         if value is None or right is None:
             return {"action": "absent" if value is None else "new"}
         if part(name) in ("mode", "trainable"):
-            return {"action": "different", "found": value, "wanted": right}
+            # Without the digest of which ones.
+            found, wanted = (" ".join(word for word in one.split(" ") if not is_digest(word)) for one in (value, right))
+            return {"action": "different", "found": found, "wanted": wanted}
         # A reference that was itself resumed doesn't show what was before training.
         fresh = (EMPTY, self.steps[min(self.steps)].get(name)) if min(self.steps) <= 1 else (EMPTY,)
         if name not in GIVEN and value in fresh:
@@ -489,7 +511,7 @@ def _what_differs(cells, wanted, name):
     if dtypes[0] != dtypes[1]:
         told.update(found=dtypes[0] or "no tensors", wanted=dtypes[1] or "no tensors")
     tags = [one.get(f"{name}.each", "") for one in (cells, wanted)]
-    if tags[0] and len(tags[0]) == len(tags[1]):
+    if cells.get(f"{name}.kind") != "generator" and tags[0] and len(tags[0]) == len(tags[1]):
         places = range(0, len(tags[0]), TAG)
         told["tensors"] = [sum(tags[0][place : place + TAG] != tags[1][place : place + TAG] for place in places), len(places)]
     return told

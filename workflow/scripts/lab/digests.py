@@ -1,10 +1,16 @@
 """Digests of state: of tensors, numbers and text, nested as they may be."""
 
 import base64
+import datetime
 import random
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import is_dataclass
+from decimal import Decimal
+from enum import Enum
 from functools import cache
+from pathlib import PurePath
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -15,14 +21,16 @@ from lab.trace_format import MOST_TAGS, PRECISIONS, TAG, UNSEEN, Rounding
 DTYPES = {name: getattr(torch, name) for name in PRECISIONS}
 PLAIN = (type(None), bool, int, float, complex, str)
 LEAVES = (np.ndarray, np.generic, bytes, *PLAIN)
+# Objects that are values and say all of theirs.
+VALUES = (Enum, PurePath, Decimal, datetime.date, datetime.time, datetime.timedelta, range, bytearray)
 DENSE = (torch.Tensor, torch.nn.Parameter)
 # Of these and no others torch makes numpy arrays.
 IN_NUMPY = {
     *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
 }
-# Of a tensor so many values are rounded. Whether all of them are rounded is looked at besides.
-SAMPLE = 4096
+# Of a tensor so many values are rounded, at so many places. Whether all of them are rounded is looked at besides.
+SAMPLE, PLACES = 4096, 16
 # Tensors are rounded in groups of about so many values: many small conversions cost more than few.
 GROUP = 262144
 # A cell shows numbers and text as they are up to so many characters.
@@ -97,6 +105,10 @@ def leaves(value):
         yield from leaves(value.getstate())
     elif isinstance(value, (torch.dtype, torch.device)):
         yield str(value)
+    elif isinstance(value, VALUES):
+        yield repr(value)
+    elif not isinstance(value, type) and (is_dataclass(value) or isinstance(value, SimpleNamespace)):
+        yield from leaves(vars(value))
     elif isinstance(value, type) or not callable(getattr(value, "state_dict", None)):
         yield Unseen(value)
     else:
@@ -220,7 +232,7 @@ class _Roundings:
         if self.look:
             self.exact = {precision: exact and _is_rounded(values, DTYPES[precision]) for precision, exact in self.exact.items()}
         if values.numel() > SAMPLE:
-            values = values[:SAMPLE]
+            values = values[: values.numel() // PLACES * PLACES].view(PLACES, -1)[:, : SAMPLE // PLACES].reshape(-1)
         group = self.group
         if group and (self.size + values.numel() > GROUP or values.dtype != group[0].dtype or values.device != group[0].device):
             self._round_group()

@@ -13,14 +13,17 @@ import csv
 import io
 import random
 import sys
+import threading
+from collections import deque
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FunctionType, MethodType
 
 import numpy as np
 import torch
 
 from lab.appended_file import AppendedFile
-from lab.digests import any_value, cell, describe, digest, show
+from lab.digests import Unseen, any_value, cell, describe, digest, leaves, show
 from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -35,7 +38,9 @@ CLASSES = {
 # Attributes that every module has, whatever it remembers, and modules whose own ones go with the process.
 OF_EVERY_MODULE = {*vars(torch.nn.Module()), "training"}
 PLAIN_ATTRIBUTES = {bool, int, float, str}
-OF_THE_PROCESS = ("torch.nn.parallel", "torch.distributed")
+OF_THE_PROCESS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")
+# An attribute that holds more than so many values is data.
+MOST_VALUES = 64
 # So many objects are looked through for generators, but none of these.
 MOST_OBJECTS = 64
 NOT_LOOKED_THROUGH = tuple(CLASSES[kind] for kind in ("module", "optimizer", "scheduler", "scaler"))
@@ -45,8 +50,9 @@ class Trace:
     """Writes the trace of a run to the CSV file `path`: `before_step` and `after_step` around each batch, or each update (`unit`).
 
     `components` are the things that the run remembers, by name: modules, optimizers, other objects with state_dict(), generators,
-    tensors, or nested dicts and lists of those and of numbers and text. With `generators` the global ones of torch, numpy and
-    Python are traced too. `configuration` is anything that says how the run was set up: traces with different ones can't be compared.
+    tensors, or nested dicts and lists of those and of numbers and text; a function without arguments stands for what it returns in each
+    row. With `generators` the global ones of torch, numpy and Python are traced too. `configuration` is anything that says how the run was
+    set up: traces with different ones can't be compared.
 
     Raises ValueError for a name that can't be a column's, and for modules and optimizers in dicts or lists, which wouldn't get all of
     their columns. From the first row on nothing that it does ends the run or changes a bit of it: what can't be looked at gets a cell that
@@ -89,21 +95,25 @@ class Trace:
                     raise
                 self._tell(str(error))
                 del others[name]
-        self.row = {NUMBER: int(step), CONFIGURATION: self.configuration}
-        with self._undisturbed() as states:
-            self.parameters = {name: dict(part.named_parameters()) for name, part in self.components.items() if kind_of(part) == "module"}
-            # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
-            owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
-            self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
-            self.waiting = {name: _smallest_waiting(parameters) for name, parameters in self.parameters.items()}
-            for name in self.components:
-                self._add(name, lambda name=name: self._state(name))
-            if self.generators:
-                for name, state in generator_states(states).items():
-                    self._add(f"rng.{name}", lambda name=name, state=state: {f"rng.{name}": digest(state)})
-            self._add(RATE, lambda: {RATE: self._rate() if lr is None else cell(_rate(lr))})
-            for name, value in {BATCH: batch, **others}.items():
-                self._add(name, lambda name=name, value=value: show(name, value))
+        self.row = {NUMBER: self._number(step), CONFIGURATION: self.configuration}
+        self.present = {name: self._guarded(name, lambda part=part: _present(part)) for name, part in self.components.items()}
+        self.kinds = {name: self._guarded(name, lambda part=part: kind_of(part)) or "" for name, part in self.present.items()}
+        modules = [name for name, kind in self.kinds.items() if kind == "module"]
+        self.parameters = {
+            name: self._guarded(name, lambda name=name: dict(self.present[name].named_parameters())) or {} for name in modules
+        }
+        # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
+        owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
+        self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
+        for name, part in self.present.items():
+            self._add(name, lambda name=name, part=part: self._state(name, part))
+        self.waiting = {name: self._guarded(name, lambda name=name: Waiting(self.parameters[name])) for name in modules}
+        if self.generators:
+            for name, state in global_generators().items():
+                self._add(f"rng.{name}", lambda name=name, state=state: {f"rng.{name}": digest(state)})
+        self._add(RATE, lambda: {RATE: self._rate() if lr is None else cell(_as_number(lr))})
+        for name, value in {BATCH: batch, **others}.items():
+            self._add(name, lambda name=name, value=value: show(name, value))
 
     def after_step(self, loss=None):
         """Write down what came out, `loss` and the state of what may have changed, and write the row to the file.
@@ -112,15 +122,14 @@ class Trace:
         """
         if self.row is None:
             raise ValueError("trace: found after_step without before_step, wanted before_step first")
-        with self._undisturbed():
-            self._add(LOSS, lambda: {LOSS: "" if loss is None else repr(float(loss.item() if isinstance(loss, torch.Tensor) else loss))})
-            for name, waiting in self.waiting.items():
-                if waiting and _was_thrown_away(*waiting):
-                    self.row.update(describe(f"{name}.gradients", {}))
-            for name in self.components:
-                self._add(f"{name}.{AFTER}", lambda name=name: self._outputs(name))
-            if any(kind_of(component) == "optimizer" for component in self.components.values()):
-                self._add(f"{RATE}.{AFTER}", lambda: {f"{RATE}.{AFTER}": self._rate()})
+        self._add(LOSS, lambda: {LOSS: ""} if loss is None else show(LOSS, _as_number(loss)))
+        for name, waiting in self.waiting.items():
+            if waiting and self._guarded(name, waiting.were_thrown_away):
+                self.row.update(describe(f"{name}.gradients", {}))
+        for name, part in self.present.items():
+            self._add(f"{name}.{AFTER}", lambda name=name, part=part: self._outputs(name, part))
+        if "optimizer" in self.kinds.values():
+            self._add(f"{RATE}.{AFTER}", lambda: {f"{RATE}.{AFTER}": self._rate()})
         if self.columns != list(self.row):
             self.columns = list(self.row)
             self._write(self.columns)
@@ -134,28 +143,46 @@ class Trace:
     def close(self):
         self.file.close()
 
-    def _state(self, name):
-        """Return the columns of the component `name` as they are before the step."""
-        return state_columns(name, self.components[name], self.parameters.get(name), self.places, look=not self.begun)
+    def _number(self, step):
+        try:
+            return int(step)
+        except (TypeError, ValueError) as error:
+            if not self.begun:
+                raise
+            self._tell(f"trace: found {step!r} as a row's number, wanted a whole number: {error}")
+            return 0
 
-    def _outputs(self, name):
+    def _state(self, name, part):
+        """Return the columns of the component `name` as it is before the step."""
+        return state_columns(name, part, self.parameters.get(name), self.places, look=not self.begun)
+
+    def _outputs(self, name, part):
         """Return the columns of the component `name` as it is after the step: of what holds tensors."""
-        component = self.components[name]
-        if kind_of(component) == "module":
-            buffers = dict(component.named_buffers())
+        kind = self.kinds[name]
+        if kind == "module":
+            buffers = dict(part.named_buffers())
             return {f"{name}.{AFTER}": digest(self.parameters[name]), f"{name}.buffers.{AFTER}": digest(buffers)}
-        if kind_of(component) == "optimizer":
-            parts = optimizer_parts(component, self.places)
-            return {f"{name}.{part}{AFTER}": digest(value) for part, value in parts.items() if part != "attributes."}
-        if kind_of(component) in ("scheduler", "scaler", "loader", "generator"):
+        if kind == "optimizer":
+            parts = optimizer_parts(part, self.places)
+            return {f"{name}.{key}{AFTER}": digest(value) for key, value in parts.items() if key != "attributes."}
+        if kind in ("scheduler", "scaler", "loader", "generator"):
             return {}
-        return {f"{name}.{AFTER}": digest(state_of(component)) if self.row.get(f"{name}.dtypes") else ""}
+        held = bool(self.row.get(f"{name}.dtypes"))
+        return {f"{name}.{AFTER}": digest(state_of(_present(self.components[name]))) if held else ""}
 
     def _rate(self):
         """Return the cell of the learning rates in the registered optimizers' groups, one if all are the same."""
-        optimizers = [part for part in self.components.values() if kind_of(part) == "optimizer"]
-        rates = [_rate(group.get("lr")) for part in optimizers for group in part.param_groups]
+        optimizers = [part for name, part in self.present.items() if self.kinds[name] == "optimizer"]
+        rates = [_as_number(group.get("lr")) for part in optimizers for group in part.param_groups]
         return cell(rates[0] if len(set(map(repr, rates))) == 1 else rates)
+
+    def _guarded(self, name, look):
+        """Return what `look()` returns, or None and say why it can't be had."""
+        try:
+            return look()
+        except Exception as error:
+            self._tell(f"trace: {name} can't be looked at: {type(error).__name__}: {' '.join(str(error).split())}")
+            return None
 
     def _add(self, name, columns):
         """Add what `columns()` returns to the row, or where that fails, that `name` was not looked at and why."""
@@ -170,46 +197,12 @@ class Trace:
             if column.endswith(".unseen") and types:
                 self._tell(f"trace: {column.removesuffix('.unseen')} holds {types}, which has no digest: not looked at")
 
-    @contextmanager
-    def _undisturbed(self):
-        """Yield the states of the global generators, and leave them and those that the components hold as they were.
-
-        Some objects draw from a generator when they are asked for their state.
-        """
-        states = _global_states()
-        held = [(generator, _get_state(generator)) for generator in self._held_generators()]
-        try:
-            yield states
-        finally:
-            if not _same(_global_states(), states):
-                _set_global_states(states)
-            for generator, state in held:
-                if not _same(_get_state(generator), state):
-                    _set_state(generator, state)
-
-    def _held_generators(self):
-        """Return the generators that loaders, samplers and the like among the components hold."""
-        found, seen, waiting = [], set(), list(self.components.values())
-        while waiting and len(seen) < MOST_OBJECTS:
-            value = waiting.pop()
-            if id(value) in seen or isinstance(value, (type, torch.Tensor, *NOT_LOOKED_THROUGH)):
-                continue
-            seen.add(id(value))
-            if isinstance(value, GENERATORS):
-                found.append(value)
-            elif isinstance(value, (list, tuple)):
-                waiting += value[:MOST_OBJECTS]
-            elif isinstance(value, dict):
-                waiting += list(value.values())[:MOST_OBJECTS]
-            elif hasattr(value, "__dict__"):
-                waiting += list(vars(value).values())
-        return found
-
     def _tell(self, line):
         """Say a line on standard error, once."""
         if line not in self.told:
             self.told.add(line)
-            print(line, file=sys.stderr)
+            with suppress(OSError, ValueError):
+                print(line, file=sys.stderr)
 
     def _write(self, cells):
         if self.error:
@@ -260,7 +253,13 @@ def state_columns(name, component, parameters=None, places=None, look=True):
 def kind_of(component):
     """Return which of KINDS a component is of, "" for none of them."""
     found = next((kind for kind in KINDS if isinstance(component, CLASSES[kind])), "")
-    return found or ("loader" if hasattr(component, "__iter__") and hasattr(component, "state_dict") else "")
+    is_loader = type(component).__name__.lower().endswith(("loader", "sampler")) and hasattr(component, "__iter__")
+    return found or ("loader" if is_loader else "")
+
+
+def _present(component):
+    """Return what a component is in this row."""
+    return component() if isinstance(component, (FunctionType, MethodType)) else component
 
 
 def state_of(component):
@@ -272,7 +271,8 @@ def state_of(component):
         # A loader of torchdata's that hasn't begun would begin in order to tell, and then not begin again.
         loaded = next((getattr(component, name) for name in ("next_iter_state", "_next_iter_state_dict") if hasattr(component, name)), None)
         return {"begun": False, "loaded": loaded}
-    return component.state_dict()
+    with _undisturbed(component):
+        return component.state_dict()
 
 
 def optimizer_parts(optimizer, places):
@@ -303,20 +303,56 @@ def optimizer_parts(optimizer, places):
 
 def global_generators():
     """Return the states of the global generators by name; the CUDA devices' where torch has started them."""
-    return generator_states(_global_states())
-
-
-def generator_states(states):
-    """Return the states of generators by name, as what the generators give, in a form that is quick to digest."""
+    states = _global_states()
     version, internal, gauss = states["python"]
+    # In a form that is quick to digest.
     return {**states, "python": [version, np.array(internal, dtype=np.uint32), gauss]}
+
+
+@contextmanager
+def _undisturbed(component):
+    """Leave the global generators, and those that `component` holds, where they are now: some objects draw when they tell their state.
+
+    Those of an object with a thread of its own are left alone, since that may draw from them meanwhile.
+    """
+    states = _global_states()
+    held = [(generator, _get_state(generator)) for generator in _held_generators(component)]
+    try:
+        yield
+    finally:
+        if not _same(_global_states(), states):
+            _set_global_states(states)
+        for generator, state in held:
+            if not _same(_get_state(generator), state):
+                _set_state(generator, state)
+
+
+def _held_generators(component):
+    """Return the generators that a loader, sampler or the like holds."""
+    found, seen, waiting = [], set(), [component]
+    while waiting and len(seen) < MOST_OBJECTS:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, (type, torch.Tensor, random.SystemRandom, *NOT_LOOKED_THROUGH)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, threading.Thread):
+            return []
+        if isinstance(value, GENERATORS):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            waiting += value[:MOST_OBJECTS]
+        elif isinstance(value, dict):
+            waiting += list(value.values())[:MOST_OBJECTS]
+        elif isinstance(getattr(value, "__dict__", None), dict):
+            waiting += list(vars(value).values())
+    return found
 
 
 def _global_states():
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
-    return {**states, "numpy": np.random.get_state(), "python": random.getstate()}
+    return {**states, "numpy": np.random.get_state(legacy=False), "python": random.getstate()}
 
 
 def _set_global_states(states):
@@ -366,8 +402,8 @@ def _last_header(file):
     return next((next(csv.reader([line])) for line in reversed(lines) if line.startswith(f"{NUMBER},")), None)
 
 
-def _rate(value):
-    """Return a learning rate as a number of Python's, whatever number it is, and anything else as it is."""
+def _as_number(value):
+    """Return a number as one of Python's, whatever it is, and anything else as it is."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     return float(value) if isinstance(value, (int, float, np.number)) else value
@@ -380,28 +416,44 @@ def _flags(flags, every, none):
 
 
 def _attributes(module):
-    """Return what a module remembers beside its tensors: its attributes that are numbers, text, true or false, and its extra state."""
+    """Return what a module remembers beside its parameters and buffers: attributes that are numbers, text, tensors or a few of these,
+    and its extra state.
+    """
     if type(module).__module__.startswith(OF_THE_PROCESS):
         return {}
     plain = {key: value for key, value in vars(module).items() if isinstance(value, (bool, int, float, str)) and key not in OF_EVERY_MODULE}
     if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-        plain["get_extra_state"] = module.get_extra_state()
+        with _undisturbed(module):
+            plain["get_extra_state"] = module.get_extra_state()
     return plain
 
 
-def _smallest_waiting(parameters):
-    """Return the smallest of the parameters that have a gradient, and that; None if there is none."""
-    waiting = [parameter for parameter in parameters.values() if parameter.grad is not None]
-    smallest = min(waiting, key=torch.Tensor.numel, default=None)
-    return None if smallest is None else (smallest, smallest.grad)
+def _is_state(key, value):
+    """Whether a module's attribute is something that it remembers: not what stands for another object, or for this process."""
+    if key.startswith("_torchdynamo"):
+        return False
+    if isinstance(value, (dict, list, tuple, set, deque)) and len(value) <= MOST_VALUES:
+        return not any(isinstance(leaf, Unseen) for leaf in leaves(value))
+    return type(value) in PLAIN_ATTRIBUTES or isinstance(value, (torch.Tensor, np.ndarray))
 
 
-def _was_thrown_away(parameter, gradient):
-    """Whether a gradient that waited before the step was cleared, and not added to: then it was no state.
+class Waiting:
+    """The gradients that wait in `parameters` before a step: whether the backward pass finds them, or they were cleared before it."""
 
-    Backward passes add to a gradient in place, unless they build a graph.
-    """
-    return parameter.grad is not None and parameter.grad is not gradient and not parameter.grad.requires_grad
+    def __init__(self, parameters):
+        self.found = []
+        waiting = [part for part in parameters.values() if part.grad is not None and part.requires_grad and part.is_leaf]
+        # Called before a gradient is added to the one that waits.
+        self.hooks = [part.register_hook(lambda _, part=part: self.look(part)) for part in waiting]
+
+    def look(self, parameter):
+        self.found.append(parameter.grad is not None and any_value(parameter.grad))
+
+    def were_thrown_away(self):
+        """Return whether all that the step came upon were cleared before; to be called once, when the step has ended."""
+        for hook in self.hooks:
+            hook.remove()
+        return bool(self.found) and not any(self.found)
 
 
 def _with_inner_ones(optimizer):
