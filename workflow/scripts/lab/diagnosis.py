@@ -159,7 +159,7 @@ def diagnose(reference, legs, repeatable=None, same_weights=None):
         "unused": _unused(reference.rows, legs),
         "not_looked_at": _not_looked_at(reference.rows, other),
     }
-    whole = bool(common) and not {note["kind"] for note in result["notes"]} & {"ends_early", "missing"}
+    whole = bool(common) and not {note["kind"] for note in result["notes"]} & {"ends_early", "missing", "beyond"}
     if not whole and not all(leg.rows for leg in legs):
         result["verdict"] = "trained_nothing"
     elif whole and same_weights is False:
@@ -270,7 +270,8 @@ class _Comparison:
         named = [name for name in differing if name not in explained and (name in blamed or name in GIVEN)]
         if not named:
             # What can't give this is all that there is: then it does, or what does is not traced.
-            named = [name for name in differing if actions[name]["action"] in TELLING or _is_generator(row.cells, name)] or differing
+            telling = [name for name in differing if actions[name]["action"] in TELLING or _is_generator(row.cells, name)]
+            named = [name for name in telling or differing if name not in explained] or differing
         begin = min(since[name] for name in named)
         found.update(row=self.common[begin].number, as_row=self.common[begin].number)
         culprits = self.agreeing([{"component": name, **actions[name]} for name in named], self.common[begin])

@@ -421,7 +421,7 @@ def _attributes(module):
     """
     if type(module).__module__.startswith(OF_THE_PROCESS):
         return {}
-    plain = {key: value for key, value in vars(module).items() if isinstance(value, (bool, int, float, str)) and key not in OF_EVERY_MODULE}
+    plain = {key: value for key, value in vars(module).items() if key not in OF_EVERY_MODULE and _is_state(key, value)}
     if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
         with _undisturbed(module):
             plain["get_extra_state"] = module.get_extra_state()
@@ -441,19 +441,21 @@ class Waiting:
     """The gradients that wait in `parameters` before a step: whether the backward pass finds them, or they were cleared before it."""
 
     def __init__(self, parameters):
-        self.found = []
+        self.found = {}
         waiting = [part for part in parameters.values() if part.grad is not None and part.requires_grad and part.is_leaf]
         # Called before a gradient is added to the one that waits.
         self.hooks = [part.register_hook(lambda _, part=part: self.look(part)) for part in waiting]
 
     def look(self, parameter):
-        self.found.append(parameter.grad is not None and any_value(parameter.grad))
+        # Later ones of this step are added to the first.
+        if id(parameter) not in self.found:
+            self.found[id(parameter)] = parameter.grad is not None and any_value(parameter.grad)
 
     def were_thrown_away(self):
         """Return whether all that the step came upon were cleared before; to be called once, when the step has ended."""
         for hook in self.hooks:
             hook.remove()
-        return bool(self.found) and not any(self.found)
+        return bool(self.found) and not any(self.found.values())
 
 
 def _with_inner_ones(optimizer):
