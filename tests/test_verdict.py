@@ -152,12 +152,8 @@ def report(judge, facts):
         chosen = settings.load({"variants": VARIANTS, **changed})
         variants = settings.all_variants(chosen)
         identical = {
-            "verdict": "identical",
-            "last_step": 60,
-            "last_row": 60,
-            "notes": [],
-            "unused": [],
-            "sentence": "identical through step 60",
+            **{"verdict": "identical", "unit": "batch", "last_row": 60, "culprits": [], "explained": [], "latent": []},
+            **{"notes": [], "unused": [], "not_looked_at": [], "sentence": "identical through batch 60"},
         }
         rest.update(verdict=verdict, settings=chosen, variants=variants, stops=settings.stops(chosen["training"]))
         rest.update(diagnoses=dict.fromkeys(variants, identical))
