@@ -31,7 +31,7 @@ IN_NUMPY = {
 }
 # Of a tensor so many values are rounded, at so many places. Whether all of them are rounded is looked at besides.
 SAMPLE, PLACES = 4096, 16
-# Tensors are rounded in groups of about so many values: many small conversions cost more than few.
+# Values that are rounded at once.
 GROUP = 262144
 # A cell shows numbers and text as they are up to so many characters.
 LONGEST = 256
@@ -139,7 +139,7 @@ def describe(name, value, look=True):
         without_values.append(digests[-1])
     rounded = dict.fromkeys(PRECISIONS, "")
     if tensors.begun or scalars.begun:
-        rounded = {precision: str(_rounding(precision, tensors, scalars, without_values)) for precision in PRECISIONS}
+        rounded = {precision: str(rounding) for precision, rounding in _roundings(tensors, scalars, without_values).items()}
     tags = base64.b64encode(b"".join(one[-TAG * 3 // 4 :] for one in digests)).decode() if 1 < len(digests) <= MOST_TAGS else ""
     return {
         name: _joined(digests) if dtypes else _shown(value, digests, unseen),
@@ -221,43 +221,56 @@ class _Roundings:
     """Digests of tensors' values, rounded to each precision."""
 
     def __init__(self, look):
-        self.hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
         self.look, self.exact = look, dict.fromkeys(PRECISIONS, look)
-        self.begun, self.group, self.size, self.as_they_are = False, [], 0, []
+        self.begun, self.as_they_are = False, []
+        # By their number of dimensions: samples of large tensors have two.
+        self.pieces = {1: [], 2: []}
 
     def add(self, tensor, digest=b""):
         self.begun = True
         self.as_they_are.append(digest)
-        values = tensor.reshape(-1)
         if self.look:
+            values = tensor.reshape(-1)
             self.exact = {precision: exact and _is_rounded(values, DTYPES[precision]) for precision, exact in self.exact.items()}
-        if values.numel() > SAMPLE:
-            values = values[: values.numel() // PLACES * PLACES].view(PLACES, -1)[:, : SAMPLE // PLACES].reshape(-1)
-        group = self.group
-        if group and (self.size + values.numel() > GROUP or values.dtype != group[0].dtype or values.device != group[0].device):
-            self._round_group()
-        self.group.append(values)
-        self.size += values.numel()
+        if tensor.numel() > SAMPLE:
+            if tensor.numel() % PLACES:
+                tensor = tensor.reshape(-1)[: tensor.numel() // PLACES * PLACES]
+            self.pieces[2].append(tensor.reshape(PLACES, -1)[:, : SAMPLE // PLACES])
+        else:
+            self.pieces[1].append(tensor if tensor.dim() == 1 else tensor.reshape(-1))
 
-    def _round_group(self):
-        values = torch.cat(self.group) if len(self.group) > 1 else self.group[0]
-        self.group, self.size = [], 0
-        for precision, dtype in DTYPES.items():
-            self.hashers[precision].update(_buffer(values.to(dtype)))
-
-    def digest(self, precision, others=()):
-        """Return the digest of the tensors that were added, rounded, and of `others`, what else tells them apart."""
-        if self.group:
-            self._round_group()
-        return _joined([*others, self.hashers[precision].digest()])
+    def digests(self, others=()):
+        """Return by precision the digest of the tensors that were added, rounded, and of `others`, what else tells them apart."""
+        hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
+        for pieces in self.pieces.values():
+            for values in _joined_pieces(pieces):
+                for precision, dtype in DTYPES.items():
+                    hashers[precision].update(_buffer(values.to(dtype)))
+        return {precision: _joined([*others, hasher.digest()]) for precision, hasher in hashers.items()}
 
 
-def _rounding(precision, tensors, scalars, without_values):
-    own = Rounding(tensors.digest(precision, without_values), tensors.exact[precision])
+def _joined_pieces(pieces):
+    """Yield tensors of about GROUP values that `pieces`, of one number of dimensions, are joined to: many small conversions cost more."""
+    group, size = [], 0
+    for piece in pieces:
+        if group and (size + piece.numel() > GROUP or piece.dtype != group[0].dtype or piece.device != group[0].device):
+            yield torch.cat(group)
+            group, size = [], 0
+        group.append(piece)
+        size += piece.numel()
+    if group:
+        yield torch.cat(group)
+
+
+def _roundings(tensors, scalars, without_values):
+    """Return the Roundings by precision."""
+    found = {name: Rounding(digest, tensors.exact[name]) for name, digest in tensors.digests(without_values).items()}
     if scalars.begun:
-        own.scalars, own.exact_scalars = scalars.digest(precision), scalars.exact[precision]
-        own.as_they_are = _joined(scalars.as_they_are)
-    return own
+        as_they_are = _joined(scalars.as_they_are)
+        for name, digest in scalars.digests().items():
+            own = found[name]
+            own.scalars, own.exact_scalars, own.as_they_are = digest, scalars.exact[name], as_they_are
+    return found
 
 
 def _is_rounded(values, dtype):

@@ -24,7 +24,7 @@ import torch
 
 from lab.appended_file import AppendedFile
 from lab.digests import Unseen, any_value, cell, describe, digest, leaves, show
-from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
+from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, PRECISIONS, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CLASSES = {
@@ -167,7 +167,8 @@ class Trace:
             return {f"{name}.{key}{AFTER}": digest(value) for key, value in parts.items() if key != "attributes."}
         if kind in ("scheduler", "scaler", "loader", "generator"):
             return {}
-        held = bool(self.row.get(f"{name}.dtypes"))
+        # Numbers with decimals, of which an update makes other ones.
+        held = bool(self.row.get(f"{name}.{PRECISIONS[0]}"))
         return {f"{name}.{AFTER}": digest(state_of(_present(self.components[name]))) if held else ""}
 
     def _rate(self):
@@ -271,6 +272,9 @@ def state_of(component):
         # A loader of torchdata's that hasn't begun would begin in order to tell, and then not begin again.
         loaded = next((getattr(component, name) for name in ("next_iter_state", "_next_iter_state_dict") if hasattr(component, name)), None)
         return {"begun": False, "loaded": loaded}
+    if type(component).__module__.startswith("torch.") and isinstance(component, NOT_LOOKED_THROUGH):
+        # Torch's own schedulers and scalers draw nothing.
+        return component.state_dict()
     with _undisturbed(component):
         return component.state_dict()
 
