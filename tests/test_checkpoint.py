@@ -238,3 +238,12 @@ def test_train_refuses_a_bad_resume_file_in_one_line_and_leaves_nothing(verb, tm
     result = verb("train", "--tokens", "train.npy", "--resume", "resume.pth", "--out", "out.pth", "--log", "out.csv")
     assert "resume.pth: truncated or not a checkpoint" in failed_with_one_line(result)
     assert sorted(os.listdir(tmp_path)) == ["resume.pth", "train.npy"]
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    """As root one could replace a device."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LabError, match=r"pipe: found what is no file"):
+        checkpoint.save(tmp_path / "pipe", {"w": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()

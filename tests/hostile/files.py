@@ -362,6 +362,7 @@ def with_moments(index, **moments):
     return changed
 
 
+holding("negative squares", with_moments(0, exp_avg_sq=lambda moments: -moments["exp_avg_sq"] - 1))
 holding("two moments in one memory", with_moments(0, exp_avg=lambda moments: moments["exp_avg_sq"]))
 holding("moments of two parameters in one memory", lambda good: with_moments(2, step=lambda _: good["optimizer"]["state"][1]["step"])(good))
 holding("moments that others don't have", with_moments(0, max_exp_avg_sq=lambda moments: moments["exp_avg"].clone()))

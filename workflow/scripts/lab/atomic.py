@@ -30,6 +30,8 @@ def replacing(path, keep_previous=False):
     Raises LabError when the file can't be written.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise LabError(f"{path}: found what is no file (a folder, device or pipe), wanted a file to write")
     try:
         _make_folder(path.parent)
         descriptor, temporary = _open_alone(path)
@@ -110,6 +112,8 @@ def alone(path):
     nothing is held and nobody kept out. Raises LabError when another process holds it.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise LabError(f"{path}: found what is no file (a folder, device or pipe), wanted a file to write")
     try:
         _make_folder(path.parent)
         descriptor = _open_locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)

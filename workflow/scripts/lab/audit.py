@@ -44,7 +44,7 @@ class Audit:
         self.command, self.shell, self.timeout, self.weights, self.tell = command, shell, timeout, weights, tell
         self.tokens, self.steps, self.stops, self.save_at = Path(tokens).absolute(), steps, stops, save_at
         self.seconds, self.checkpoint_bytes, self.checkpoint_sizes, self.weights_bytes = {}, None, None, None
-        self.straight, self.other = None, None
+        self.straight, self.other, self.repeatable = None, None, None
 
     def run(self):
         """Run all processes and return the result as `audit_result.make` does."""

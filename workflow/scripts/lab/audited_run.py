@@ -40,8 +40,8 @@ class AuditedRun:
         (wanted,) = reference.spans
         if not self.place.holds(f"{wanted[0]}/{TRACE}"):
             return None
-        legs = [self._trace(name) for name, _, _ in self.spans]
-        found = diagnosis.diagnose(self._trace(wanted[0]), legs, repeatable, same_weights)
+        straight, *legs = [self._trace(name) for name, _, _ in [wanted, *self.spans]]
+        found = diagnosis.diagnose(straight, legs, repeatable, same_weights)
         return {**found, "sentence": diagnosis.sentence(found)}
 
     def _logged(self, name):

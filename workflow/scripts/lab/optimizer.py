@@ -8,7 +8,8 @@ from torch.optim.optimizer import Optimizer
 
 from lab.checkpoint import check_apart, fault, show
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+SQUARES = "exp_avg_sq"
+MOMENTS = ("exp_avg", SQUARES)
 
 
 class AdamW(torch.optim.AdamW):
@@ -54,8 +55,8 @@ class AdamW(torch.optim.AdamW):
                 # Texts also tell 1 from 1.0 and from True.
                 if key != "lr" and repr(found[key]) != repr(wanted[key]):
                     raise ValueError(f"{key} of group {index}: found {show(found[key])}, wanted {show(wanted[key])}, this run's")
-            if type(found["lr"]) is not float or not math.isfinite(found["lr"]):
-                raise ValueError(f"lr of group {index}: found {show(found['lr'])}, wanted a finite number")
+            if type(found["lr"]) is not float or not 0 <= found["lr"] < math.inf:
+                raise ValueError(f"lr of group {index}: found {show(found['lr'])}, wanted a finite number of at least 0")
 
     def _check_moments(self, state):
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
@@ -69,6 +70,8 @@ class AdamW(torch.optim.AdamW):
                 wrong = fault(value, () if name == "step" else parameters[index].shape, torch.float32)
                 if wrong:
                     raise ValueError(f"{name} of parameter {index}: {wrong}")
+                if name == SQUARES and bool((value < 0).any()):
+                    raise ValueError(f"{name} of parameter {index}: found negative values, wanted averages of squares")
                 tensors[f"{name} of parameter {index}"] = value
         check_apart(tensors)
         counts = {float(values["step"]) for values in state.values()}
