@@ -19,8 +19,11 @@ from conftest import ROOT, copy_project, failed_with_one_line, snakemake
 from lab import audit_settings, comparison, diagnosis, legs, trainer_command, weights_file
 from lab.audit import Audit
 from lab.audit_result import Case, cases, culprits, give_reasons, make, summary
+from lab.audited_run import AuditedRun
 from lab.errors import LabError
 from lab.legs import Leg
+from lab.own_folder import OwnFolder
+from lab.trainer_process import LOSSES
 
 TRAINER = ROOT / "tests" / "audited" / "trainer.py"
 SETUP = {"steps": 9, "stops": {"early": [3], "twice": [2, 6]}, "save_at": 4, "timeout": 60, "weights": "w.safetensors", "shell": False}
@@ -218,6 +221,7 @@ IGNORES_STOP = "did not stop: the run ends the same whatever data it is resumed 
     [
         ("ignore resume", {"early": [3]}, {"early", "killed", "saved-twice"}, f"early {IGNORES_RESUME}"),
         ("ignore resume, no log", {"twice": [2, 6]}, {"twice", "killed", "saved-twice"}, f"twice {IGNORES_RESUME}"),
+        ("ignore resume, log from there", {"early": [3]}, {"early"}, f"early {IGNORES_RESUME}"),
         ("ignore stop", {"early": [3]}, {"early", "saved-twice"}, "early-1 did not stop: its log has steps 1…9, wanted 1…3"),
         ("ignore stop, no log", {"early": [3]}, {"early", "saved-twice"}, f"early {IGNORES_STOP}"),
         (
@@ -244,6 +248,22 @@ def test_a_correct_trainer_may_log_as_it_likes(run, do):
     result = run(command(do), stops={"twice": [2, 6]})
     assert result["outcome"] == "exact", result["verdict"]
     assert not any(case["reasons"] or case["notes"] for case in cases(result).values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffstep,train_loss\n1,0.5\n2,0.25\n",
+        "step, train_loss\n1, 0.5\n2, 0.25\n",
+        "step,train_loss\n1.0,0.5\nstep,train_loss\n2.0,0.25\n",
+    ],
+)
+def test_log_that_is_written_otherwise_is_read(tmp_path, text):
+    place = OwnFolder(tmp_path / "work")
+    place.make()
+    (tmp_path / "work" / "straight").mkdir()
+    (tmp_path / "work" / "straight" / LOSSES).write_text(text)
+    assert AuditedRun(place, [("straight", 0, 2)], {}).losses() == {1: "0.5", 2: "0.25"}
 
 
 def test_a_trainer_that_data_make_no_difference_to_gets_a_note(run, tmp_path):

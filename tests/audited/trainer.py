@@ -69,13 +69,14 @@ if args.resume and "ignore resume" not in DO:
         weights, first = state["weights"], int(state["step"]) + 1
         momentum = momentum if args.do == "lose" else state["momentum"]
         history = state["history"].tolist()
+logged_from = int(np.load(args.resume)["step"]) + 1 if args.resume and "log from there" in DO else 1
 tokens, losses = np.load(args.tokens), history if "history" in DO else []
 every = 4 if "log now and then" in DO else 1
 for step in range(first, end + 1):
     # What a trainer has that saves before its step and not after it.
     before = {"weights": weights, "momentum": momentum, "step": step - 1, "history": np.array(losses)}
     target = tokens[4 * step : 4 * step + 4].astype(np.float32) + (np.random.default_rng().normal(size=4) if args.do == "noise" else 0)
-    if step % every == 0:
+    if step % every == 0 and step >= logged_from:
         losses.append(f"{step - ('from 0' in DO)},{np.square(weights - target).mean():.6f}")
     momentum = np.float32(0.9) * momentum + (weights - target).astype(np.float32)
     weights = weights - np.float32(0.01) * momentum

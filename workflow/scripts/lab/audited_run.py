@@ -50,9 +50,11 @@ class AuditedRun:
         if not self.place.holds(path):
             return []
         try:
-            with open(self.place.text(path), newline="", encoding="utf-8") as file:
-                return [(int(row["step"]), row["train_loss"]) for row in csv.DictReader(file)]
-        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            with open(self.place.text(path), newline="", encoding="utf-8-sig") as file:
+                rows = list(csv.DictReader(file, skipinitialspace=True))
+                # Who appends to a log may begin each part with a header.
+                return [(_whole(row["step"]), row["train_loss"]) for row in rows if row["step"] != "step"]
+        except (KeyError, ValueError, TypeError, OverflowError, csv.Error) as error:
             raise LabError(f"{self.place.path / path}: wanted a CSV with the columns step,train_loss") from error
 
     def _numbers(self, name):
@@ -63,6 +65,13 @@ class AuditedRun:
 
     def _rows(self, name):
         return [row.number for row in self._trace(name).rows]
+
+
+def _whole(number):
+    """Return the whole number in a text, also where it is written with decimals. Raises ValueError when there is none."""
+    if not float(number).is_integer():
+        raise ValueError(number)
+    return int(float(number))
 
 
 def _readable(read, name):
