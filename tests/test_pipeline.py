@@ -103,7 +103,7 @@ def test_diagnosis_names_what_each_recipe_lost(built):
     told = {}
     for run in RUNS[2:]:
         result = read(built, f"diagnosis/{run}.json")
-        told[run] = (result["step"], {culprit["component"]: culprit["action"] for culprit in result["culprits"]})
+        told[run] = (result["row"], {culprit["component"]: culprit["action"] for culprit in result["culprits"]})
     assert told == {
         "resumed": (None, {}),
         "replayed": (None, {}),
