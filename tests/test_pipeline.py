@@ -116,9 +116,9 @@ def test_diagnosis_names_what_each_recipe_lost(built):
     }
     text = (built / "report.md").read_text()
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("- `")}
-    assert "5단계부터 다름: `optimizer` 잃음" in rows["noopt"]
-    assert "5단계부터 다름: `model` float16으로 반올림됨" in rows["halfmodel"]
-    assert "8단계까지 같음" in rows["resumed"]
+    assert "5번째 배치부터 다름: `optimizer` 잃음" in rows["noopt"]
+    assert "5번째 배치부터 다름: `model` float16으로 반올림됨" in rows["halfmodel"]
+    assert "8번째 배치까지 같음" in rows["resumed"]
 
 
 EVERYTHING = """\
