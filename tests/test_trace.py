@@ -255,3 +255,47 @@ def test_tracing_needs_nothing_but_torch_numpy_and_xxhash():
     blocked = [{"pyyaml": "yaml"}.get(name, name) for name in others if name not in ("torch", "numpy", "xxhash")]
     code = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nimport lab.trace"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow" / "scripts", check=True)
+
+
+def _grown(module, optimizer):
+    module.weight.data = module.weight.data.clone()
+    module.weight.data[0, 0] += 1
+
+
+WRITES = {
+    "in_place": lambda module, optimizer: module.weight.detach().add_(1),
+    "one_value": lambda module, optimizer: module.weight.detach()[0].fill_(7),
+    "through_data": lambda module, optimizer: module.weight.data.mul_(2),
+    "through_numpy": lambda module, optimizer: module.weight.detach().view(torch.uint8).numpy().fill(1),
+    "other_memory": _grown,
+    "other_parameter": lambda module, optimizer: setattr(module, "bias", torch.nn.Parameter(module.bias.detach() + 1)),
+    "loaded": lambda module, optimizer: module.load_state_dict({name: part * 2 for name, part in module.state_dict().items()}),
+    "moments": lambda module, optimizer: optimizer.state[module.bias]["exp_avg"].zero_(),
+    "moments_through_data": lambda module, optimizer: optimizer.state[module.bias]["exp_avg_sq"].data.mul_(0.5),
+    "moments_replaced": lambda module, optimizer: optimizer.state[module.bias].update(exp_avg=torch.full((200,), 0.25)),
+    "moments_dropped": lambda module, optimizer: optimizer.state.pop(module.bias),
+    "count": lambda module, optimizer: optimizer.state[module.weight]["step"].data.add_(1),
+    "nothing": lambda module, optimizer: None,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_row_shows_state_as_it_is_whatever_was_known_of_it_from_the_row_before(tmp_path, write, dtype):
+    """Digests of what nothing has written to since the last step are not computed again; this is the same file as when they are."""
+    torch.manual_seed(0)
+    module = torch.nn.Linear(300, 200).to(dtype)
+    optimizer = torch.optim.AdamW(module.parameters())
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    trace = Trace(tmp_path / "trace.csv", m=module, o=optimizer)
+    trace.before_step(1)
+    optimizer.step()
+    trace.after_step()
+    write(module, optimizer)
+    trace.before_step(2)
+    places = {id(parameter): place for place, parameter in enumerate(module.parameters())}
+    fresh = {**state_columns("m", module, look=False), **state_columns("o", optimizer, places=places, look=False)}
+    assert {name: trace.row[name] for name in fresh} == fresh
+    trace.after_step()
+    trace.close()

@@ -2,7 +2,9 @@
 
 import base64
 import datetime
+import operator
 import random
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -30,7 +32,7 @@ IN_NUMPY = {
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
 }
 # Of a tensor so many values are rounded, at so many places. Whether all of them are rounded is looked at besides.
-SAMPLE, PLACES = 4096, 16
+SAMPLE, PLACES = 1024, 16
 # Values that are rounded at once.
 GROUP = 262144
 # A cell shows numbers and text as they are up to so many characters.
@@ -45,6 +47,35 @@ class Unseen:
 
     def __repr__(self):
         return f"{UNSEEN}{self.type}"
+
+
+class Digested:
+    """The digest of `value`, and what it takes to tell later whether the tensors in it have been written to since.
+
+    Reading all of a run's state costs most of what a trace costs, and the weights after a step are nearly always those before the next one.
+    """
+
+    def __init__(self, value):
+        found = list(leaves(value))
+        self.digests, samples = _digests_and_samples(found)
+        tensors = list(filter(_has_decimals, found))
+        self.tensors, self.marks, self.sample = list(map(weakref.ref, tensors)), _marks(tensors), _sample_digest(samples)
+
+    def __str__(self):
+        return _joined(self.digests)
+
+    def digests_and_samples(self, found):
+        """Return `_digests_and_samples` of the leaves `found`, with the digests of tensors that are known when all of them have stayed.
+
+        A tensor has stayed when it is the same object at the same place, torch has counted no write to it, and no sample differs: writes
+        through `.data` or numpy aren't counted. One that also misses all samples shows when the step has ended.
+        """
+        tensors, samples = list(filter(_has_decimals, found)), _joined_samples(map(_sample, found))
+        known = [tensor() for tensor in self.tensors]
+        same = len(found) == len(self.digests) and len(known) == len(tensors) and all(map(operator.is_, known, tensors))
+        if not same or _marks(tensors) != self.marks or _sample_digest(samples) != self.sample:
+            return _digests_and_samples(found)
+        return [own if _has_decimals(leaf) else _leaf_digest(leaf) for leaf, own in zip(found, self.digests)], samples
 
 
 def digest(value):
@@ -63,12 +94,9 @@ def cell(value):
 
 def show(name, value):
     """Return the columns `name`, what a cell shows of `value`, and `name`.unseen, the types of what in it has no digest."""
-    digests, unseen = [], set()
-    for leaf in leaves(value):
-        digests.append(_leaf_digest(leaf))
-        if isinstance(leaf, Unseen):
-            unseen.add(leaf.type)
-    return {name: _shown(value, digests, unseen), f"{name}.unseen": " ".join(sorted(unseen))}
+    found = list(leaves(value))
+    unseen = {leaf.type for leaf in found if isinstance(leaf, Unseen)}
+    return {name: _shown(value, found, unseen), f"{name}.unseen": " ".join(sorted(unseen))}
 
 
 def leaves(value):
@@ -115,38 +143,23 @@ def leaves(value):
         yield from leaves(value.state_dict())
 
 
-def describe(name, value, look=True):
+def describe(name, value, look=True, known=None):
     """Return the columns of `value` as a dict: `name` and the helpers that tell what was done to it; see trace_format.
 
-    With `look` it is looked at whether its tensors hold just rounded values.
+    With `look` it is looked at whether its tensors hold just rounded values. `known` is what was Digested of it before, if it was.
     """
-    digests, dtypes, unseen, without_values = [], set(), set(), []
-    tensors, scalars = _Roundings(look), _Roundings(look)
-    for leaf in leaves(value):
-        digests.append(_leaf_digest(leaf))
-        if isinstance(leaf, torch.Tensor):
-            dtypes.add(str(leaf.dtype).removeprefix("torch."))
-            if leaf.is_floating_point():
-                # Right after its digest, while its values lie in the processor's cache.
-                if leaf.dim():
-                    tensors.add(leaf.detach())
-                    without_values.append(_header("float", leaf.shape))
-                else:
-                    scalars.add(leaf.detach(), digests[-1])
-                continue
-        elif isinstance(leaf, Unseen):
-            unseen.add(leaf.type)
-        without_values.append(digests[-1])
-    rounded = dict.fromkeys(PRECISIONS, "")
-    if tensors.begun or scalars.begun:
-        rounded = {precision: str(rounding) for precision, rounding in _roundings(tensors, scalars, without_values).items()}
+    found = list(leaves(value))
+    digests, samples = known.digests_and_samples(found) if known else _digests_and_samples(found)
+    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+    dtypes = " ".join(sorted({str(leaf.dtype).removeprefix("torch.") for leaf in tensors}))
+    unseen = {leaf.type for leaf in found if isinstance(leaf, Unseen)}
     tags = base64.b64encode(b"".join(one[-TAG * 3 // 4 :] for one in digests)).decode() if 1 < len(digests) <= MOST_TAGS else ""
     return {
-        name: _joined(digests) if dtypes else _shown(value, digests, unseen),
-        **{f"{name}.{precision}": rounding for precision, rounding in rounded.items()},
+        name: _joined(digests) if dtypes else _shown(value, found, unseen),
+        **{f"{name}.{precision}": rounding for precision, rounding in _roundings(found, digests, samples, look).items()},
         f"{name}.unordered": _joined(sorted(digests)) if dtypes else "",
         f"{name}.each": tags,
-        f"{name}.dtypes": " ".join(sorted(dtypes)),
+        f"{name}.dtypes": dtypes,
         f"{name}.unseen": " ".join(sorted(unseen)),
     }
 
@@ -195,11 +208,14 @@ def _leaves_of_tensor(tensor):
         yield tensor.detach().as_subclass(torch.Tensor)
 
 
-def _shown(value, digests, unseen):
-    if len(digests) == len(unseen) == 1:
+def _shown(value, found, unseen):
+    """Return what a cell shows of `value`, whose leaves are `found`."""
+    if len(found) == len(unseen) == 1:
         return f"{UNSEEN}{next(iter(unseen))}"
-    plain = _plain_text(value) if digests and not unseen else None
-    return _joined(digests) if plain is None or len(plain) > LONGEST else plain
+    plain = _plain_text(value) if found and not unseen else None
+    if plain is None:
+        return _joined(map(_leaf_digest, found))
+    return plain if len(plain) <= LONGEST else _joined([plain.encode()])
 
 
 def _plain_text(value):
@@ -217,60 +233,90 @@ def _plain_text(value):
     return None
 
 
-class _Roundings:
-    """Digests of tensors' values, rounded to each precision."""
+def _marks(tensors):
+    """Return what changes when one of `tensors` is given other memory or, as far as torch sees it, written to; of scalars the value."""
+    # Torch counts no writes to tensors of its inference mode.
+    return [
+        (tensor.data_ptr(), not tensor.is_inference() and tensor._version, None if tensor.dim() else tensor.item()) for tensor in tensors
+    ]
 
-    def __init__(self, look):
-        self.look, self.exact = look, dict.fromkeys(PRECISIONS, look)
-        self.begun, self.as_they_are = False, []
-        # By their number of dimensions: samples of large tensors have two.
-        self.pieces = {1: [], 2: []}
 
-    def add(self, tensor, digest=b""):
-        self.begun = True
-        self.as_they_are.append(digest)
-        if self.look:
-            values = tensor.reshape(-1)
-            self.exact = {precision: exact and _is_rounded(values, DTYPES[precision]) for precision, exact in self.exact.items()}
-        if tensor.numel() > SAMPLE:
-            if tensor.numel() % PLACES:
-                tensor = tensor.reshape(-1)[: tensor.numel() // PLACES * PLACES]
-            self.pieces[2].append(tensor.reshape(PLACES, -1)[:, : SAMPLE // PLACES])
+def _has_decimals(leaf):
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+
+def _digests_and_samples(found):
+    """Return the digests of the leaves `found`, and `_joined_samples` of them."""
+    digests, samples = [], []
+    for leaf in found:
+        # One right after the other, while its values lie in the processor's cache.
+        digests.append(_leaf_digest(leaf))
+        samples.append(_sample(leaf))
+    return digests, _joined_samples(samples)
+
+
+def _sample(leaf):
+    """Return the dtype and some values of a tensor of decimals; None for other leaves, and for a tensor without dimensions."""
+    if not _has_decimals(leaf) or not leaf.dim():
+        return None
+    # Numpy cuts in a tenth of the time.
+    in_numpy = leaf.is_cpu and leaf.dtype in IN_NUMPY
+    values = (_buffer(leaf) if in_numpy else leaf.detach()).reshape(-1)
+    size = len(values)
+    if size > SAMPLE:
+        values = values[: size // PLACES * PLACES].reshape(PLACES, -1)[:, : SAMPLE // PLACES]
+    return leaf.dtype, values if in_numpy else _buffer(values)
+
+
+def _joined_samples(samples):
+    """Return what `_sample` returned as tensors of about GROUP values: many small conversions cost more."""
+    joined, groups = [], {}
+    for dtype, values in filter(None, samples):
+        groups.setdefault((dtype, values.ndim), []).append(values)
+    for (dtype, _), pieces in groups.items():
+        for begin in range(0, len(pieces), GROUP // SAMPLE):
+            joined.append(torch.from_numpy(np.concatenate(pieces[begin : begin + GROUP // SAMPLE])).view(dtype))
+    return joined
+
+
+def _sample_digest(samples):
+    return _joined(xxhash.xxh3_128_digest(_buffer(values)) for values in samples)
+
+
+def _roundings(found, digests, samples, look):
+    """Return by precision the text of the Rounding of the leaves `found`, "" where none of them is a tensor of decimals."""
+    tensors, scalars, as_they_are, others = [], [], [], []
+    for leaf, own in zip(found, digests):
+        if not _has_decimals(leaf):
+            others.append(own)
+        elif leaf.dim():
+            tensors.append(leaf)
+            others.append(_header("float", leaf.shape))
         else:
-            self.pieces[1].append(tensor if tensor.dim() == 1 else tensor.reshape(-1))
-
-    def digests(self, others=()):
-        """Return by precision the digest of the tensors that were added, rounded, and of `others`, what else tells them apart."""
-        hashers = {precision: xxhash.xxh3_128() for precision in PRECISIONS}
-        for pieces in self.pieces.values():
-            for values in _joined_pieces(pieces):
-                for precision, dtype in DTYPES.items():
-                    hashers[precision].update(_buffer(values.to(dtype)))
-        return {precision: _joined([*others, hasher.digest()]) for precision, hasher in hashers.items()}
-
-
-def _joined_pieces(pieces):
-    """Yield tensors of about GROUP values that `pieces`, of one number of dimensions, are joined to: many small conversions cost more."""
-    group, size = [], 0
-    for piece in pieces:
-        if group and (size + piece.numel() > GROUP or piece.dtype != group[0].dtype or piece.device != group[0].device):
-            yield torch.cat(group)
-            group, size = [], 0
-        group.append(piece)
-        size += piece.numel()
-    if group:
-        yield torch.cat(group)
+            scalars.append(leaf.detach())
+            as_they_are.append(own)
+    if not tensors and not scalars:
+        return dict.fromkeys(PRECISIONS, "")
+    joined_scalars = _joined_samples((scalar.dtype, _buffer(scalar).reshape(-1)) for scalar in scalars)
+    texts = {}
+    for precision, dtype in DTYPES.items():
+        rounding = Rounding(_joined([*others, _rounded_digest(samples, dtype)]), look and _are_rounded(tensors, dtype))
+        if scalars:
+            rounding.scalars = _joined([_rounded_digest(joined_scalars, dtype)])
+            rounding.exact_scalars, rounding.as_they_are = look and _are_rounded(scalars, dtype), _joined(as_they_are)
+        texts[precision] = str(rounding)
+    return texts
 
 
-def _roundings(tensors, scalars, without_values):
-    """Return the Roundings by precision."""
-    found = {name: Rounding(digest, tensors.exact[name]) for name, digest in tensors.digests(without_values).items()}
-    if scalars.begun:
-        as_they_are = _joined(scalars.as_they_are)
-        for name, digest in scalars.digests().items():
-            own = found[name]
-            own.scalars, own.exact_scalars, own.as_they_are = digest, scalars.exact[name], as_they_are
-    return found
+def _rounded_digest(samples, dtype):
+    hasher = xxhash.xxh3_128()
+    for values in samples:
+        hasher.update(_buffer(values.to(dtype)))
+    return hasher.digest()
+
+
+def _are_rounded(tensors, dtype):
+    return all(_is_rounded(tensor.detach().reshape(-1), dtype) for tensor in tensors)
 
 
 def _is_rounded(values, dtype):

@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from types import FunctionType, MethodType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from lab.appended_file import AppendedFile
-from lab.digests import Unseen, any_value, cell, describe, digest, leaves, show
+from lab.digests import Digested, Unseen, any_value, cell, describe, digest, leaves, show
 from lab.trace_format import AFTER, BATCH, CONFIGURATION, KINDS, LOSS, NUMBER, PRECISIONS, RATE, RESERVED, TITLE, UNITS, UNSEEN, VERSION
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -73,6 +74,8 @@ class Trace:
                 raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
         self.unit, self.row, self.error, self.told = unit, None, None, set()
+        # What was digested when the last step ended, by component, until the next one begins.
+        self.digested = {}
         self.file = AppendedFile(path, resume)
         self.columns = _last_header(self.file)
         self.begun = self.columns is not None
@@ -99,17 +102,19 @@ class Trace:
         self.present = {name: self._guarded(name, lambda part=part: _present(part)) for name, part in self.components.items()}
         self.kinds = {name: self._guarded(name, lambda part=part: kind_of(part)) or "" for name, part in self.present.items()}
         modules = [name for name, kind in self.kinds.items() if kind == "module"]
-        self.parameters = {
-            name: self._guarded(name, lambda name=name: dict(self.present[name].named_parameters())) or {} for name in modules
+        self.parts = {
+            name: self._guarded(name, lambda name=name: parts_of(self.present[name])) or ModuleParts([], {}, {}) for name in modules
         }
         # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
-        owned = [parameter for parameters in self.parameters.values() for parameter in parameters.values()]
+        owned = [parameter for parts in self.parts.values() for parameter in parts.parameters.values()]
         self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
+        self.states = _global_states()
         for name, part in self.present.items():
             self._add(name, lambda name=name, part=part: self._state(name, part))
-        self.waiting = {name: self._guarded(name, lambda name=name: Waiting(self.parameters[name])) for name in modules}
+        self.digested = {}
+        self.waiting = {name: self._guarded(name, lambda name=name: Waiting(self.parts[name].parameters)) for name in modules}
         if self.generators:
-            for name, state in global_generators().items():
+            for name, state in global_generators(self.states).items():
                 self._add(f"rng.{name}", lambda name=name, state=state: {f"rng.{name}": digest(state)})
         self._add(RATE, lambda: {RATE: self._rate() if lr is None else cell(_as_number(lr))})
         for name, value in {BATCH: batch, **others}.items():
@@ -154,17 +159,22 @@ class Trace:
 
     def _state(self, name, part):
         """Return the columns of the component `name` as it is before the step."""
-        return state_columns(name, part, self.parameters.get(name), self.places, look=not self.begun)
+        known = self.digested.get(name)
+        return state_columns(name, part, self.parts.get(name), self.places, not self.begun, known, self.states)
 
     def _outputs(self, name, part):
         """Return the columns of the component `name` as it is after the step: of what holds tensors."""
         kind = self.kinds[name]
         if kind == "module":
-            buffers = dict(part.named_buffers())
-            return {f"{name}.{AFTER}": digest(self.parameters[name]), f"{name}.buffers.{AFTER}": digest(buffers)}
+            self.digested[name] = Digested(self.parts[name].parameters)
+            buffers = dict(part.named_buffers()) if self.parts[name].buffers else {}
+            return {f"{name}.{AFTER}": str(self.digested[name]), f"{name}.buffers.{AFTER}": digest(buffers)}
         if kind == "optimizer":
             parts = optimizer_parts(part, self.places)
-            return {f"{name}.{key}{AFTER}": digest(value) for key, value in parts.items() if key != "attributes."}
+            self.digested[name] = Digested(parts.pop(""))
+            del parts["attributes."]
+            after = {f"{name}.{key}{AFTER}": digest(value) for key, value in parts.items()}
+            return {f"{name}.{AFTER}": str(self.digested[name]), **after}
         if kind in ("scheduler", "scaler", "loader", "generator"):
             return {}
         # Numbers with decimals, of which an update makes other ones.
@@ -217,38 +227,60 @@ class Trace:
             self._tell(f"trace: {self.file.path} can't be written: {error.strerror}; it ends here")
 
 
-def state_columns(name, component, parameters=None, places=None, look=True):
+class ModuleParts(NamedTuple):
+    """The modules in a module, and its parameters and buffers by name, each of them once."""
+
+    modules: list
+    parameters: dict
+    buffers: dict
+
+
+def parts_of(module):
+    """Return the ModuleParts of a module: what modules(), named_parameters() and named_buffers() give, in one walk instead of three."""
+    modules, parameters, buffers, seen = [], {}, {}, set()
+    for prefix, part in module.named_modules():
+        modules.append(part)
+        for found, own in ((parameters, part._parameters), (buffers, part._buffers)):
+            for key, tensor in own.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{prefix}.{key}" if prefix else key] = tensor
+    return ModuleParts(modules, parameters, buffers)
+
+
+def state_columns(name, component, parts=None, places=None, look=True, known=None, states=None):
     """Return a component's columns and their cells as a dict; see trace_format for what they are.
 
-    `parameters` is a module's dict(named_parameters()), where it is at hand: finding them takes time. `places` are numbers by the id of
-    parameters, in the order of which an optimizer's state is taken; state of parameters without one comes last, in the optimizer's order.
-    `look`: see `describe`.
+    `parts` are a module's parts_of, where they are at hand: finding them takes time. `places` are numbers by the id of parameters, in the
+    order of which an optimizer's state is taken; state of parameters without one comes last, in the optimizer's order. `look`, `known`: see
+    `describe`, for a module's parameters and an optimizer's state. `states`: the global generators' _global_states now, if they are at
+    hand.
     """
     kind = kind_of(component)
     if kind == "module":
-        parameters = dict(component.named_parameters()) if parameters is None else parameters
+        modules, parameters, buffers = parts or parts_of(component)
         gradients = {key: part.grad for key, part in parameters.items() if part.grad is not None and any_value(part.grad)}
-        modules = list(component.modules())
+        attributes = {place: own for place, module in enumerate(modules) if (own := _attributes(module, states))}
         return {
-            **describe(name, parameters, look),
-            **describe(f"{name}.buffers", dict(component.named_buffers()), look),
+            **describe(name, parameters, look, known),
+            **describe(f"{name}.buffers", buffers, look),
             # None, zero and never computed are the same to a step.
             **describe(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, look),
             f"{name}.mode": _flags([module.training for module in modules], "train", "eval"),
             f"{name}.trainable": _flags([part.requires_grad for part in parameters.values()], "all", "none"),
-            f"{name}.attributes": cell([_attributes(module) for module in modules]),
+            f"{name}.attributes": cell(attributes),
             f"{name}.kind": kind,
         }
     if kind == "optimizer":
         parts = optimizer_parts(component, places or {})
         return {
-            **describe(name, parts[""], look),
+            **describe(name, parts[""], look, known),
             **describe(f"{name}.parameters", parts["parameters."], look),
             f"{name}.settings": digest(parts["settings."]),
             f"{name}.attributes": cell(parts["attributes."]),
             f"{name}.kind": kind,
         }
-    return {**describe(name, state_of(component), look), f"{name}.kind": kind}
+    return {**describe(name, state_of(component, states), look), f"{name}.kind": kind}
 
 
 def kind_of(component):
@@ -263,8 +295,11 @@ def _present(component):
     return component() if isinstance(component, (FunctionType, MethodType)) else component
 
 
-def state_of(component):
-    """Return what a component that is neither a module nor an optimizer remembers: what its state_dict() returns, or else itself."""
+def state_of(component, states=None):
+    """Return what a component that is neither a module nor an optimizer remembers: what its state_dict() returns, or else itself.
+
+    `states`: see `state_columns`.
+    """
     if isinstance(component, type) or not callable(getattr(component, "state_dict", None)):
         return component
     iterator = next((name for name in ("_iterator", "_it") if hasattr(component, name)), None)
@@ -275,7 +310,7 @@ def state_of(component):
     if type(component).__module__.startswith("torch.") and isinstance(component, NOT_LOOKED_THROUGH):
         # Torch's own schedulers and scalers draw nothing.
         return component.state_dict()
-    with _undisturbed(component):
+    with _undisturbed(component, states):
         return component.state_dict()
 
 
@@ -305,21 +340,19 @@ def optimizer_parts(optimizer, places):
     }
 
 
-def global_generators():
-    """Return the states of the global generators by name; the CUDA devices' where torch has started them."""
-    states = _global_states()
+def global_generators(states):
+    """Return `_global_states` in a form that is quick to digest."""
     version, internal, gauss = states["python"]
-    # In a form that is quick to digest.
     return {**states, "python": [version, np.array(internal, dtype=np.uint32), gauss]}
 
 
 @contextmanager
-def _undisturbed(component):
+def _undisturbed(component, states=None):
     """Leave the global generators, and those that `component` holds, where they are now: some objects draw when they tell their state.
 
-    Those of an object with a thread of its own are left alone, since that may draw from them meanwhile.
+    Those of an object with a thread of its own are left alone, since that may draw from them meanwhile. `states`: see `state_columns`.
     """
-    states = _global_states()
+    states = states or _global_states()
     held = [(generator, _get_state(generator)) for generator in _held_generators(component)]
     try:
         yield
@@ -353,6 +386,7 @@ def _held_generators(component):
 
 
 def _global_states():
+    """Return the states of the global generators by name; the CUDA devices' where torch has started them."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
@@ -419,15 +453,16 @@ def _flags(flags, every, none):
     return f"{sum(flags)} of {len(flags)} {every} {digest(flags)}"
 
 
-def _attributes(module):
+def _attributes(module, states=None):
     """Return what a module remembers beside its parameters and buffers: attributes that are numbers, text, tensors or a few of these,
-    and its extra state.
+    and its extra state. `states`: see `state_columns`.
     """
     if type(module).__module__.startswith(OF_THE_PROCESS):
         return {}
-    plain = {key: value for key, value in vars(module).items() if key not in OF_EVERY_MODULE and _is_state(key, value)}
+    own = vars(module)
+    plain = {key: own[key] for key in own.keys() - OF_EVERY_MODULE if _is_state(key, own[key])}
     if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-        with _undisturbed(module):
+        with _undisturbed(module, states):
             plain["get_extra_state"] = module.get_extra_state()
     return plain
 
