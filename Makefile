@@ -3,14 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUNTIME := $(VENV)/requirements.installed
-DEVELOPMENT := $(VENV)/requirements-dev.installed
-AUDIT := $(VENV)/requirements-audit.installed
+# One file for each extra of pyproject.toml that is installed.
+WORKFLOW := $(VENV)/workflow.installed
+DEVELOPMENT := $(VENV)/dev.installed
+AUDIT := $(VENV)/audit.installed
 
 .PHONY: report audit test lint format dag bench clean help
 .DELETE_ON_ERROR:
 
-report: $(RUNTIME)  ## run the pipeline; writes report.md and results/
+report: $(WORKFLOW)  ## run the pipeline; writes report.md and results/
 	$(BIN)/snakemake -c1
 
 help:  ## this list
@@ -35,7 +36,7 @@ format: $(DEVELOPMENT)  ## put the code into the linters' form
 	$(BIN)/snakefmt Snakefile workflow
 
 # Mermaid text always, an SVG where Graphviz is installed.
-dag: $(RUNTIME)  ## draw the jobs; writes dag.mmd, with Graphviz dag.svg
+dag: $(WORKFLOW)  ## draw the jobs; writes dag.mmd, with Graphviz dag.svg
 	$(BIN)/snakemake --dag mermaid-js report.md > dag.mmd.tmp
 	mv dag.mmd.tmp dag.mmd
 	@if command -v dot > /dev/null; then \
@@ -59,14 +60,6 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(PYTHON): found Python %d.%d, wanted 3.11 or newer" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 
-$(RUNTIME): envs/requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -r envs/requirements.txt
+$(VENV)/%.installed: pyproject.toml envs/constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c envs/constraints.txt -e ".[$*]"
 	touch $@
-
-$(DEVELOPMENT): envs/requirements-dev.txt envs/requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -r envs/requirements-dev.txt
-	touch $@ $(RUNTIME)
-
-$(AUDIT): envs/requirements-audit.txt envs/requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -r envs/requirements-audit.txt
-	touch $@ $(RUNTIME)

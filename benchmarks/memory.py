@@ -1,7 +1,7 @@
 """Peak memory of a training process, against what it can't do without.
 
-That is `import torch`, weights, gradients, both moments (four float32 numbers a parameter) and the activations that the backward
-pass needs. Prints the ratio peak / needed.
+That is `import torch`, weights, gradients, both moments (four float32 numbers a parameter) and the activations that the
+backward pass needs. Prints the ratio peak / needed.
 """
 
 import json
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lab import settings
-from lab.run import Run
+from exact_resume.lab import settings
+from exact_resume.lab.run import Run
 
 
 def main():
@@ -36,7 +36,9 @@ def main():
     activations = activation_bytes(run)
     needed = imported + state + activations
     mib = 2**20
-    print(f"peak {peak / mib:.0f} MiB; import torch {imported / mib:.0f}, state {state / mib:.0f}, activations {activations / mib:.0f} MiB")
+    print(
+        f"peak {peak / mib:.0f} MiB; import torch {imported / mib:.0f}, state {state / mib:.0f}, activations {activations / mib:.0f} MiB"
+    )
     print(f"peak / needed: {peak / needed:.2f} (wanted at most 1.30)")
 
 
@@ -50,7 +52,9 @@ def peak_bytes(command):
 
 
 def activation_bytes(run):
-    """Return the bytes of the tensors that autograd keeps for one backward pass, each storage once and without the parameters."""
+    """Return the bytes of the tensors that autograd keeps for one backward pass, each storage once and without the
+    parameters.
+    """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in run.model.parameters()}
     kept = {}
 

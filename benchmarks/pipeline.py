@@ -1,7 +1,7 @@
 """What the pipeline costs beside the training itself, in ratios measured in one run.
 
-- overhead: the whole of `snakemake -c1 report.md`, less the training steps in it (their number times the measured time of a step),
-  divided by its jobs, against `python -c "import torch"`;
+- overhead: the whole of `snakemake -c1 report.md`, less the training steps in it (their number times the measured time
+  of a step), divided by its jobs, against `python -c "import torch"`;
 - two cores: -c1 against -c2;
 - up to date: a call with nothing to be done against `snakemake --version`.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+sys.path.insert(0, str(ROOT / "src"))
 
-from lab import settings
-from lab.run import Run
+from exact_resume.lab import settings
+from exact_resume.lab.run import Run
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 REPEATS = 5
@@ -40,7 +40,9 @@ def main():
     steps, stop_at = chosen["training"]["steps"], settings.stops(chosen["training"])[0]
     trained = 2 * steps + stop_at + len(settings.all_variants(chosen)) * (steps - stop_at)
     overhead = (one_core - trained * step) / jobs
-    print(f"-c1 {one_core:.1f} s, -c2 {two_cores:.1f} s; {jobs} jobs; {trained} steps of {step * 1e3:.1f} ms; import torch {imports:.2f} s")
+    print(
+        f"-c1 {one_core:.1f} s, -c2 {two_cores:.1f} s; {jobs} jobs; {trained} steps of {step * 1e3:.1f} ms; import torch {imports:.2f} s"
+    )
     print(f"overhead a job / import torch: {overhead / imports:.2f} (wanted at most 1.50)")
     print(f"-c1 / -c2: {one_core / two_cores:.2f} (wanted at least 1.50)")
     print(f"up to date {idle:.2f} s / snakemake --version {version:.2f} s: {idle / version:.2f} (wanted at most 2.50)")

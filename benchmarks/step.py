@@ -1,7 +1,9 @@
-"""Throughput of the training step on one core: our model and AdamW against transformers' Qwen3ForCausalLM and torch's plain AdamW.
+"""Throughput of the training step on one core: our model and AdamW against transformers' Qwen3ForCausalLM and torch's
+plain AdamW.
 
-Both are trained by the same loop on the same batches, in turns, so that a machine whose speed drifts slows both. Prints the ratio of
-tokens per second (ours / theirs), and the share of the core's own matrix-product rate that our step reaches.
+Both are trained by the same loop on the same batches, in turns, so that a machine whose speed drifts slows both. Prints
+the ratio of tokens per second (ours / theirs), and the share of the core's own matrix-product rate that our step
+reaches.
 """
 
 import gc
@@ -14,13 +16,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np
 
-from lab import settings
-from lab.corpus import corpus_files
-from lab.run import Run
+from exact_resume.lab import settings
+from exact_resume.lab.corpus import corpus_files
+from exact_resume.lab.run import Run
 
 ROUNDS, STEPS_A_ROUND = 15, 8
 
@@ -68,7 +70,9 @@ def main():
     step = statistics.median(times["ours"])
     tokens_a_step = chosen["training"]["batch_size"] * chosen["training"]["length"]
     products = matrix_flops(ours.model, tokens_a_step, chosen) / matrix_rate()
-    print(f"step: ours {step * 1e3:.1f} ms ({tokens_a_step / step:.0f} tokens/s), theirs {statistics.median(times['theirs']) * 1e3:.1f} ms")
+    print(
+        f"step: ours {step * 1e3:.1f} ms ({tokens_a_step / step:.0f} tokens/s), theirs {statistics.median(times['theirs']) * 1e3:.1f} ms"
+    )
     print(f"tokens per second, ours / theirs: {ratio:.2f} (wanted at least 1.10)")
     print(f"share of the core's matrix-product rate: {products / step:.2f}")
 
@@ -84,10 +88,17 @@ def seconds(run):
 def matrix_flops(model, tokens, chosen):
     """Return the floating-point operations of a step's matrix products.
 
-    6 for each weight and token (2 forward, 4 backward), and for attention 12 * length * hidden_size for each layer and token.
+    6 for each weight and token (2 forward, 4 backward), and for attention 12 * length * hidden_size for each layer and
+    token.
     """
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
-    attention = 12 * chosen["training"]["length"] * tokens * chosen["model"]["hidden_size"] * chosen["model"]["num_hidden_layers"]
+    attention = (
+        12
+        * chosen["training"]["length"]
+        * tokens
+        * chosen["model"]["hidden_size"]
+        * chosen["model"]["num_hidden_layers"]
+    )
     return 6 * weights * tokens + attention
 
 

@@ -1,4 +1,6 @@
-"""What tracing adds to a training step of the default model: traced and untraced steps of one run, in turns. Prints the ratio."""
+"""What tracing adds to a training step of the default model: traced and untraced steps of one run, in turns. Prints the
+ratio.
+"""
 
 import gc
 import statistics
@@ -8,12 +10,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np
 
-from lab import settings
-from lab.run import Run
+from exact_resume.lab import settings
+from exact_resume.lab.run import Run
 
 ROUNDS, STEPS_A_ROUND = 60, 4
 
@@ -29,7 +31,9 @@ def main():
         trace.close()
     plain, traced = (statistics.median(times) for times in zip(*pairs))
     print(f"step {plain * 1e3:.1f} ms, traced {traced * 1e3:.1f} ms")
-    print(f"traced / untraced: {statistics.median(traced / plain for plain, traced in pairs):.3f} (wanted at most 1.05)")
+    print(
+        f"traced / untraced: {statistics.median(traced / plain for plain, traced in pairs):.3f} (wanted at most 1.05)"
+    )
 
 
 def seconds(run, trace):

@@ -1,15 +1,15 @@
-"""A trainer that the audit can run: plain PyTorch, exact as it stands. Delete a line of `load` to see what the audit makes of it."""
+"""A trainer that the audit can run: plain PyTorch, exact as it stands. Delete a line of `load` to see what the audit
+makes of it.
+"""
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow" / "scripts"))
-from lab.trace import Trace
+from exact_resume.tracing.recorder import Trace
 
 parser = argparse.ArgumentParser(description=__doc__)
 for flag in ("--tokens", "--out", "--save-to", "--resume", "--log", "--trace"):
@@ -21,7 +21,9 @@ args = parser.parse_args()
 torch.manual_seed(7)
 torch.set_num_threads(1)
 tokens = torch.from_numpy(np.load(args.tokens).astype(np.int64))
-model = torch.nn.Sequential(torch.nn.Embedding(256, 64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 256))
+model = torch.nn.Sequential(
+    torch.nn.Embedding(256, 64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 256)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
 

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 import forked
-from lab import settings
-from lab.run import Run
+from exact_resume.lab import settings
+from exact_resume.lab.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY_FILE = ROOT / "tests" / "tiny.yaml"
-PROJECT = ["Snakefile", "config.yaml", "workflow", "templates", "profiles", "envs"]
+PROJECT = ["Snakefile", "config.yaml", "src", "workflow", "templates", "profiles", "envs"]
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +39,18 @@ def make_run(tiny, tokens):
 
 @pytest.fixture
 def verb(tmp_path):
-    """A function that runs a step script in a process of its own, in `tmp_path`; with `environment` one that starts from nothing."""
+    """A function that runs a step script in a process of its own, in `tmp_path`; with `environment` one that starts
+    from nothing.
+    """
 
     def call(name, *flags, **environment):
         script = ROOT / "workflow" / "scripts" / f"{name}.py"
         if not environment:
             return forked.run(script, flags, tmp_path)
         command = [sys.executable, str(script), *map(str, flags)]
-        return subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        )
 
     return call
 
@@ -54,7 +58,16 @@ def verb(tmp_path):
 def snakemake(project, *flags, workdir=None, configfile=None):
     """Run Snakemake on the copy of the project in `project` with the tiny config, and with `configfile` laid over it."""
     configs = [str(path) for path in (TINY_FILE, configfile) if path]
-    command = [sys.executable, "-m", "snakemake", "-s", str(project / "Snakefile"), *map(str, flags), "--configfile", *configs]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-s",
+        str(project / "Snakefile"),
+        *map(str, flags),
+        "--configfile",
+        *configs,
+    ]
     return subprocess.run(command, cwd=workdir or project, capture_output=True, text=True, check=False)
 
 
@@ -72,7 +85,9 @@ def copy_project(target):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory, worker_id):
-    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is. The workers of one call share it."""
+    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is. The workers of one call
+    share it.
+    """
     folder = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
     project = folder / "built"
     with open(folder / "built.lock", "w") as lock:

@@ -1,4 +1,6 @@
-"""Scripts run in processes that are forked from one that has imported torch: importing it takes longer than most of them do."""
+"""Scripts run in processes that are forked from one that has imported torch: importing it takes longer than most of
+them do.
+"""
 
 import multiprocessing
 import os
@@ -13,10 +15,14 @@ FORKS.set_forkserver_preload(["torch", "numpy", "pandas", "matplotlib.pyplot", "
 
 
 def run(script, flags, folder):
-    """Run the Python file `script` with `flags` as its command line in a process of its own, in `folder`, and return what became of it."""
+    """Run the Python file `script` with `flags` as its command line in a process of its own, in `folder`, and return
+    what became of it.
+    """
     with tempfile.TemporaryDirectory() as outputs:
         paths = [Path(outputs, name) for name in ("stdout", "stderr")]
-        process = FORKS.Process(target=_become, args=(str(script), list(map(str, flags)), str(folder), list(map(str, paths))))
+        process = FORKS.Process(
+            target=_become, args=(str(script), list(map(str, flags)), str(folder), list(map(str, paths)))
+        )
         process.start()
         process.join()
         stdout, stderr = (path.read_text() if path.exists() else "" for path in paths)

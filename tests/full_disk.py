@@ -1,7 +1,8 @@
 """Run a small pipeline on a file system that gets full, give it room, and run the same command again; then compare.
 
-The full run has to end with a line that says so, leave no torn checkpoint, and the second one with the bytes of an undisturbed one. The
-file systems are tmpfs in a mount namespace of their own (unshare), which needs root or user namespaces.
+The full run has to end with a line that says so, leave no torn checkpoint, and the second one with the bytes of an
+undisturbed one. The file systems are tmpfs in a mount namespace of their own (unshare), which needs root or user
+namespaces.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from kill_anywhere import ROOT, artifacts, torn_checkpoints
 
-# "$1" the file system's size when it is full, "$2" the folder that is mounted, "$3" where to copy what was made, the rest the command.
+# "$1" the file system's size when it is full, "$2" the folder that is mounted, "$3" where to copy what was made, the
+# rest the command.
 SCRIPT = """
 set -u
 size=$1 folder=$2 copy=$3; shift 3
@@ -30,9 +32,15 @@ FULL = re.compile(r"error: \S+: can't be written: No space left on device|error:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--shares", type=float, nargs="+", default=[0.2], help="sizes, as shares of what all files need (default: %(default)s)"
+        "--shares",
+        type=float,
+        nargs="+",
+        default=[0.2],
+        help="sizes, as shares of what all files need (default: %(default)s)",
     )
-    parser.add_argument("--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)")
+    parser.add_argument(
+        "--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Path(folder, "undisturbed")
@@ -41,7 +49,9 @@ def main():
         needed = sum(path.stat().st_size for path in (undisturbed / "results").rglob("*") if path.is_file())
         for index, share in enumerate(args.shares):
             faults = try_with(int(share * needed), Path(folder, str(index)), args.targets, expected)
-            print(f"{share:.2f} of {needed} bytes: {'; '.join(faults) or 'one clear line, nothing torn, the same bytes with room again'}")
+            print(
+                f"{share:.2f} of {needed} bytes: {'; '.join(faults) or 'one clear line, nothing torn, the same bytes with room again'}"
+            )
             if faults:
                 sys.exit(1)
 
@@ -49,14 +59,31 @@ def main():
 def pipeline_in(folder, targets):
     """Return the command of the tiny pipeline in `folder`."""
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "-c2", *targets, "-d", str(folder)]
-    return [*command, "--configfile", str(ROOT / "tests" / "tiny.yaml"), "--config", "training={steps: 40, stop_at: 20}"]
+    return [
+        *command,
+        "--configfile",
+        str(ROOT / "tests" / "tiny.yaml"),
+        "--config",
+        "training={steps: 40, stop_at: 20}",
+    ]
 
 
 def try_with(size, folder, targets, expected):
     """Run on a file system of `size` bytes, and again with room. Return what was wrong, a list of texts."""
     results = folder / "results"
     results.mkdir(parents=True)
-    command = ["unshare", "--map-root-user", "--mount", "bash", "-c", SCRIPT, "bash", str(size), str(results), str(folder)]
+    command = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "bash",
+        "-c",
+        SCRIPT,
+        "bash",
+        str(size),
+        str(results),
+        str(folder),
+    ]
     subprocess.run([*command, *pipeline_in(folder, targets)], check=True)
     said = (folder / "full.txt").read_text()
     wrong = []
@@ -71,7 +98,9 @@ def try_with(size, folder, targets, expected):
     if (folder / "room.status").read_text().strip() != "0":
         wrong.append(f"it failed with room: {(folder / 'room.txt').read_text()[-2000:]}")
     found = artifacts(folder / "room")
-    return wrong + sorted(f"{name} differs" for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    return wrong + sorted(
+        f"{name} differs" for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+    )
 
 
 if __name__ == "__main__":

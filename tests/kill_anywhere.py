@@ -1,7 +1,8 @@
-"""Kill the pipeline's whole process group at random moments, start it again, until it is done; then compare with an undisturbed one.
+"""Kill the pipeline's whole process group at random moments, start it again, until it is done; then compare with an
+undisturbed one.
 
-After each kill every checkpoint that has its final name has to be whole, and in the end every artifact has to have the undisturbed one's
-bytes, and no temporary file and no progress may be left.
+After each kill every checkpoint that has its final name has to be whole, and in the end every artifact has to have the
+undisturbed one's bytes, and no temporary file and no progress may be left.
 """
 
 import argparse
@@ -18,18 +19,24 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
+sys.path.insert(0, str(ROOT / "src"))
 
-from lab import checkpoint
+from exact_resume.checkpoint import archive
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=5, help="how often to kill (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
-    parser.add_argument("--longest", type=float, default=8.0, help="a kill comes after at most so many seconds (default: %(default)s)")
-    parser.add_argument("--signal", default="SIGKILL", choices=["SIGKILL", "SIGTERM", "SIGINT"], help="(default: %(default)s)")
-    parser.add_argument("--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)")
+    parser.add_argument(
+        "--longest", type=float, default=8.0, help="a kill comes after at most so many seconds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--signal", default="SIGKILL", choices=["SIGKILL", "SIGTERM", "SIGINT"], help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--targets", nargs="+", default=["report.md"], help="what the pipeline is to make (default: %(default)s)"
+    )
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-anywhere-"))
     undisturbed, disturbed = folder / "undisturbed", folder / "disturbed"
@@ -91,8 +98,8 @@ def torn_checkpoints(folder):
     for path in folder.rglob("*.pth*"):
         if path.suffix != ".tmp":
             try:
-                checkpoint.load(path)
-            except checkpoint.LabError as error:
+                archive.load(path)
+            except archive.LabError as error:
                 wrong.append(str(error))
     return wrong
 
@@ -100,7 +107,11 @@ def torn_checkpoints(folder):
 def artifacts(folder):
     """Return the digests of the files in `folder` that the pipeline made there, by name."""
     paths = [path for path in folder.rglob("*") if path.is_file() and not {".snakemake", "logs"} & set(path.parts)]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.name != "output.txt"}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.name != "output.txt"
+    }
 
 
 if __name__ == "__main__":

@@ -12,18 +12,19 @@ from pathlib import Path
 PROJECT = Path(str(workflow.current_basedir)).parents[1]
 SCRIPTS = os.path.relpath(PROJECT / "workflow" / "scripts")
 TEMPLATES = os.path.relpath(PROJECT / "templates")
-sys.path.insert(0, SCRIPTS)
+sys.path.insert(0, str(PROJECT / "src"))
 
-from lab import audit_settings, gpu
-from lab.audit_result import summary
-from lab.corpus import corpus_files
-from lab.errors import LabError
-from lab.fingerprint import fingerprint
-from lab.locks import in_one_line, lift_stale_lock
-from lab.settings import RECIPE_VERBS, all_variants, as_overrides, check, completed, components, deciding, stops
-from lab.sources import code_digest
-from lab.trainer_command import code_digests, data_files
-from lab.versions import installed
+from exact_resume.audit import settings as audit_settings
+from exact_resume.audit.command import code_digests, data_files
+from exact_resume.audit.result import summary
+from exact_resume.errors import LabError
+from exact_resume.lab.corpus import corpus_files
+from exact_resume.lab.settings import RECIPE_VERBS, all_variants, as_overrides, check, completed, components, deciding, stops
+from exact_resume.pipeline import gpu
+from exact_resume.pipeline.fingerprint import fingerprint
+from exact_resume.pipeline.locks import in_one_line, lift_stale_lock
+from exact_resume.pipeline.sources import code_digest
+from exact_resume.pipeline.versions import installed
 
 # Jobs run with the Python that runs Snakemake, whether or not its environment is activated.
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))

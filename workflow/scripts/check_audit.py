@@ -11,7 +11,9 @@ import command_line
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+", metavar="JSON", help="result of audit_trainer.py")
-    parser.add_argument("--exact", action="append", default=[], metavar="NAME", help="trainer that is expected to be exact; repeatable")
+    parser.add_argument(
+        "--exact", action="append", default=[], metavar="NAME", help="trainer that is expected to be exact; repeatable"
+    )
     args = parser.parse_args()
     results = [json.loads(Path(path).read_text(encoding="utf-8")) for path in args.results]
     failed = [result["name"] for result in results if result["name"] in args.exact and result["outcome"] != "exact"]

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 import command_line
-from lab import atomic, checkpoint, settings, state
+from exact_resume.checkpoint import archive, atomic
+from exact_resume.lab import settings, state
 
 # The output head shares the embedding's memory, so it is not counted a second time.
 SHARED = "lm_head.weight"
@@ -22,12 +23,15 @@ def main():
     parser.add_argument("--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's")
     args = parser.parse_args()
     chosen = settings.load(settings.parse_overrides(args.settings))
-    resume = checkpoint.load(args.resume)
+    resume = archive.load(args.resume)
     state.check(resume, list(settings.components(chosen)), 1, chosen["training"]["steps"] - 1, args.resume)
 
     model = sum(tensor.numel() for name, tensor in resume["model"].items() if name != SHARED)
     moments = [
-        value for entry in resume["optimizer"]["state"].values() for value in entry.values() if torch.is_tensor(value) and value.dim() > 0
+        value
+        for entry in resume["optimizer"]["state"].values()
+        for value in entry.values()
+        if torch.is_tensor(value) and value.dim() > 0
     ]
     optimizer = sum(tensor.numel() for tensor in moments)
     write(args.numel, {"model_numel": model, "optimizer_numel": optimizer, "ratio": optimizer / model})

@@ -7,7 +7,9 @@ import platform
 from importlib.metadata import version
 
 import command_line
-from lab import atomic, fingerprint, settings
+from exact_resume.checkpoint import atomic
+from exact_resume.lab import settings
+from exact_resume.pipeline import fingerprint
 
 
 def main():

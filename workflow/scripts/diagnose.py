@@ -4,15 +4,22 @@ import argparse
 import json
 
 import command_line
-from lab import atomic, diagnosis
+from exact_resume import diagnosis
+from exact_resume.checkpoint import atomic
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reference", metavar="REFERENCE.csv", help="trace of the uninterrupted run")
-    parser.add_argument("others", nargs="+", metavar="OTHER.csv", help="trace of the other run, or of each of its processes in order")
-    parser.add_argument("--repeat", metavar="CSV", help="trace of a second uninterrupted run, which tells whether runs repeat")
-    parser.add_argument("--unused", action="store_true", help="also name generators that differ and are never drawn from")
+    parser.add_argument(
+        "others", nargs="+", metavar="OTHER.csv", help="trace of the other run, or of each of its processes in order"
+    )
+    parser.add_argument(
+        "--repeat", metavar="CSV", help="trace of a second uninterrupted run, which tells whether runs repeat"
+    )
+    parser.add_argument(
+        "--unused", action="store_true", help="also name generators that differ and are never drawn from"
+    )
     parser.add_argument("--json", metavar="FILE", help="JSON to write: the diagnosis and its sentence")
     args = parser.parse_args()
     reference = diagnosis.read(args.reference)

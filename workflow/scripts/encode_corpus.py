@@ -5,16 +5,21 @@ import argparse
 import numpy as np
 
 import command_line
-from lab import token_file
-from lab.corpus import corpus_files
-from lab.errors import LabError
+from exact_resume.errors import LabError
+from exact_resume.lab import token_file
+from exact_resume.lab.corpus import corpus_files
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", help="text file or folder (default: the Python source of the installed snakemake package)")
     parser.add_argument(
-        "--validation", type=float, default=0.1, help="share of the text, at its end, for validation (default: %(default)s)"
+        "--corpus", help="text file or folder (default: the Python source of the installed snakemake package)"
+    )
+    parser.add_argument(
+        "--validation",
+        type=float,
+        default=0.1,
+        help="share of the text, at its end, for validation (default: %(default)s)",
     )
     parser.add_argument("--train", required=True, help="token file to write: uint8, 1-D")
     parser.add_argument("--val", required=True, help="token file to write for validation")

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 import command_line
-from lab import atomic, checkpoint, data, settings
-from lab.determinism import make_deterministic
-from lab.model import Decoder
+from exact_resume.checkpoint import archive, atomic
+from exact_resume.lab import data, settings
+from exact_resume.lab.determinism import make_deterministic
+from exact_resume.lab.model import Decoder
 
 # The lab compares the logits on this many tokens.
 TOKENS = 128
@@ -29,7 +30,7 @@ def main():
     prompt = torch.from_numpy(np.array(tokens[:TOKENS], dtype=np.int64))[None]
     make_deterministic(chosen["training"]["seed"], chosen["training"]["threads"], "cpu")
 
-    checkpoint.save(args.out, checkpoint.halved(checkpoint.load(args.weights)))
+    archive.save(args.out, archive.halved(archive.load(args.weights)))
     with torch.no_grad():
         full, half = (load_model(path, chosen["model"])(prompt) for path in (args.weights, args.out))
     measured = {
@@ -42,7 +43,7 @@ def main():
 
 def load_model(path, model_settings):
     """Return a float32 Decoder with the weights in `path`, whatever their precision there."""
-    return checkpoint.load_weights(path, Decoder(model_settings, TOKENS).eval())
+    return archive.load_weights(path, Decoder(model_settings, TOKENS).eval())
 
 
 if __name__ == "__main__":

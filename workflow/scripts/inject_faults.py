@@ -1,4 +1,6 @@
-"""Put each way to save a checkpoint through kills, errors, power losses, bit flips and truncation, and count what can be loaded then."""
+"""Put each way to save a checkpoint through kills, errors, power losses, bit flips and truncation, and count what can
+be loaded then.
+"""
 
 import argparse
 import json
@@ -6,14 +8,18 @@ import json
 import torch
 
 import command_line
-from lab import atomic, faults, settings
-from lab.savers import SAVERS
-from lab.watching import watched
+from exact_resume.checkpoint import atomic
+from exact_resume.faults import injection
+from exact_resume.faults.savers import SAVERS
+from exact_resume.lab import settings
+from exact_resume.pipeline.watching import watched
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True, help="JSON to write: for each saver and fault the cases: tried, good, silent")
+    parser.add_argument(
+        "--out", required=True, help="JSON to write: for each saver and fault the cases: tried, good, silent"
+    )
     parser.add_argument("--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's: crash")
     args = parser.parse_args()
     chosen = settings.load(settings.parse_overrides(args.settings))["crash"]
@@ -21,7 +27,7 @@ def main():
     torch.set_num_threads(1)
     counted = {}
     for name, saver in watched(SAVERS.items(), "crash", "saver", len(SAVERS)):
-        counted[name] = faults.count(saver, chosen["seed"], chosen["bit_flips"], chosen["truncations"])
+        counted[name] = injection.count(saver, chosen["seed"], chosen["bit_flips"], chosen["truncations"])
     atomic.write_text(args.out, json.dumps({"savers": counted}, indent=2) + "\n")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import command_line
-from lab import atomic
+from exact_resume.checkpoint import atomic
 
 JOINED = ["log", "record", "trace"]
 
@@ -14,7 +14,9 @@ JOINED = ["log", "record", "trace"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in JOINED:
-        parser.add_argument(f"--{name}", nargs="+", required=True, metavar="FILE", help=f"the legs' {name}s, in their order")
+        parser.add_argument(
+            f"--{name}", nargs="+", required=True, metavar="FILE", help=f"the legs' {name}s, in their order"
+        )
         parser.add_argument(f"--out-{name}", required=True, metavar="FILE", help=f"{name} to write")
     args = parser.parse_args()
     atomic.write_text(args.out_log, joined_rows(args.log))

@@ -1,7 +1,8 @@
 """Hold the lab's claims against the measurements.
 
-Claims of exactness decide the verdict: the run repeats, variants that lost nothing end as if there had been no stop, and the resume file
-holds what a run remembers. All others are expectations of what losing state costs, by limits of the lab's own model.
+Claims of exactness decide the verdict: the run repeats, variants that lost nothing end as if there had been no stop,
+and the resume file holds what a run remembers. All others are expectations of what losing state costs, by limits of the
+lab's own model.
 """
 
 import argparse
@@ -9,7 +10,8 @@ import json
 from pathlib import Path
 
 import command_line
-from lab import atomic, settings
+from exact_resume.checkpoint import atomic
+from exact_resume.lab import settings
 
 INPUTS = ["divergence", "numel", "file", "half"]
 # What a share of a loss of 0 is taken of, so that it stays a number.
@@ -19,12 +21,18 @@ EXACTNESS = ["repeat", "identical", "resume_keys"]
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--divergence", required=True, help="JSON of measure_divergence.py; one of its runs is `repeat`")
+    parser.add_argument(
+        "--divergence", required=True, help="JSON of measure_divergence.py; one of its runs is `repeat`"
+    )
     parser.add_argument("--numel", required=True, help="JSON of count_state.py: element counts")
     parser.add_argument("--file", required=True, help="JSON of count_state.py: the resume file's keys and bytes")
     parser.add_argument("--half", required=True, help="JSON of export_half.py")
-    parser.add_argument("--out", required=True, help="JSON to write: passed, what it rests on, a line, and each claim with its number")
-    parser.add_argument("--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's: variants and limits")
+    parser.add_argument(
+        "--out", required=True, help="JSON to write: passed, what it rests on, a line, and each claim with its number"
+    )
+    parser.add_argument(
+        "--settings", metavar="JSON", default="{}", help="settings laid over config.yaml's: variants and limits"
+    )
     args = parser.parse_args()
     chosen = settings.load(settings.parse_overrides(args.settings))
     measured = {name: json.loads(Path(getattr(args, name)).read_text(encoding="utf-8")) for name in INPUTS}
@@ -35,12 +43,15 @@ def main():
     for name, recipe in variants.items():
         claims += variant_claims(name, recipe, runs[name], chosen)
     claims += file_claims(measured, chosen)
-    atomic.write_text(args.out, json.dumps(verdict(claims, measured["divergence"], lossless(variants, chosen)), indent=2) + "\n")
+    atomic.write_text(
+        args.out, json.dumps(verdict(claims, measured["divergence"], lossless(variants, chosen)), indent=2) + "\n"
+    )
 
 
 def verdict(claims, divergence, lossless):
-    """Return the verdict: whether the run repeats; passed, which takes every claim of exactness and a variant that lost nothing; how many
-    claims of exactness hold and how many expectations are met; a line that says it; the names of those variants; and the claims.
+    """Return the verdict: whether the run repeats; passed, which takes every claim of exactness and a variant that lost
+    nothing; how many claims of exactness hold and how many expectations are met; a line that says it; the names of
+    those variants; and the claims.
     """
     exactness, expectations = (counted([one for one in claims if one["exactness"] is kind]) for kind in (True, False))
     return {
@@ -98,7 +109,9 @@ def variant_claims(name, recipe, run, chosen):
     if "gen_state" in omitted:
         again = batches_seen_again(chosen["training"])
         text = f"{name} rewound the batch order: it sees batches a second time."
-        yield claim("seen_again", text, run["batches_seen_before"] == again, run["batches_seen_before"], f"= {again}", name)
+        yield claim(
+            "seen_again", text, run["batches_seen_before"] == again, run["batches_seen_before"], f"= {again}", name
+        )
     elif "model" not in omitted:
         straight = run["loss_last"] - run["loss_gap_last"]
         gap, limit = abs(run["loss_gap_last"]) / (straight or TINY), limits["loss_gap"]
@@ -117,11 +130,23 @@ def file_claims(measured, chosen):
     """Yield the claims about the resume file and the half-precision file."""
     file, numel, half, limits = measured["file"], measured["numel"], measured["half"], chosen["verdict"]
     wanted = list(settings.components(chosen))
-    yield claim("resume_keys", "The resume file holds just what the run remembers.", file["keys"] == wanted, file["keys"], wanted)
+    yield claim(
+        "resume_keys",
+        "The resume file holds just what the run remembers.",
+        file["keys"] == wanted,
+        file["keys"],
+        wanted,
+    )
     # There are none before the first update.
     moments = 2 if file["step"] >= chosen["training"]["accumulation"] else 0
     if moments:
-        yield claim("optimizer_ratio", "AdamW remembers two numbers for each weight.", numel["ratio"] == 2, numel["ratio"], "= 2")
+        yield claim(
+            "optimizer_ratio",
+            "AdamW remembers two numbers for each weight.",
+            numel["ratio"] == 2,
+            numel["ratio"],
+            "= 2",
+        )
     # Averages and waiting gradients are as many numbers as the weights.
     more = ("ema" in wanted) + (file["step"] % chosen["training"]["accumulation"] > 0) + moments - 2
     low, high = (limit + more for limit in limits["resume_bytes_ratio"])
@@ -130,7 +155,13 @@ def file_claims(measured, chosen):
     ratio, limit = half["fp16_bytes"] / half["fp32_bytes"], limits["fp16_bytes_ratio"]
     yield claim("half_bytes", "Half precision nearly halves the weights file.", ratio < limit, ratio, f"< {limit}")
     difference, limit = half["max_logit_diff"], limits["logit_diff"]
-    yield claim("half_logits", "Half precision changes the logits, a little.", 0 < difference < limit, difference, f"> 0 and < {limit}")
+    yield claim(
+        "half_logits",
+        "Half precision changes the logits, a little.",
+        0 < difference < limit,
+        difference,
+        f"> 0 and < {limit}",
+    )
 
 
 def lossless(variants, chosen):

@@ -7,8 +7,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import command_line
-from lab import audit_result
-from lab.picture import COLOURS, MARKERS, SIZE, mark_break, prepare, save
+from exact_resume.audit import result as audit_result
+from exact_resume.pipeline.picture import COLOURS, MARKERS, SIZE, mark_break, prepare, save
 
 # Inches: what a row takes, all that is beside the rows, and what the legend takes.
 ROW, MARGIN, LEGEND = 0.45, 1.0, 2.2
@@ -25,16 +25,23 @@ def main():
 
 
 def draw(trainers):
-    """Return a figure with a row for each trainer and a marker in it for each of its cases, by name, that could be compared.
+    """Return a figure with a row for each trainer and a marker in it for each of its cases, by name, that could be
+    compared.
 
-    Cases at distance 0, which a log axis has no place for, stand left of it, in a column for each, with a break between.
+    Cases at distance 0, which a log axis has no place for, stand left of it, in a column for each, with a break
+    between.
     """
     size = (SIZE[0], max(LEGEND, MARGIN + ROW * len(trainers)))
     figure, (zero, axes) = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True, width_ratios=[1, 3])
     figure.get_layout_engine().set(wspace=0, w_pad=0.02)
     names = list(dict.fromkeys(name for cases in trainers.values() for name in cases))
     for index, name in enumerate(names):
-        look = {"linestyle": "none", "marker": MARKERS[index % len(MARKERS)], "color": COLOURS[index % len(COLOURS)], "markersize": 5}
+        look = {
+            "linestyle": "none",
+            "marker": MARKERS[index % len(MARKERS)],
+            "color": COLOURS[index % len(COLOURS)],
+            "markersize": 5,
+        }
         found = [(row, cases[name]["rel_l2"]) for row, cases in enumerate(trainers.values()) if name in cases]
         equal = [row for row, distance in found if distance == 0]
         zero.plot([index] * len(equal), equal, label=name, markerfacecolor="none", **look)

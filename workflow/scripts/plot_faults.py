@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import command_line
-from lab.picture import prepare, save
+from exact_resume.pipeline.picture import prepare, save
 
 SIZE = (9, 2.6)  # inches
 # Parts of a bar, each with a look that a print in black and white keeps.

@@ -6,9 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import command_line
-from lab import atomic, audit_result
-from lab.document import link, render
-from lab.errors import LabError
+from exact_resume.audit import result as audit_result
+from exact_resume.checkpoint import atomic
+from exact_resume.errors import LabError
+from exact_resume.pipeline.document import link, render
 
 
 def main():
@@ -17,16 +18,25 @@ def main():
     parser.add_argument("--template", required=True, help="jinja2 template")
     parser.add_argument("--picture", required=True, help="picture of plot_audit.py")
     parser.add_argument(
-        "--fixed-by", action="append", default=[], metavar="NAME=OTHER", help="OTHER is the trainer NAME with its cure; repeatable"
+        "--fixed-by",
+        action="append",
+        default=[],
+        metavar="NAME=OTHER",
+        help="OTHER is the trainer NAME with its cure; repeatable",
     )
-    parser.add_argument("--advice", action="append", default=[], metavar="NAME=TEXT", help="what a user of NAME can do; repeatable")
+    parser.add_argument(
+        "--advice", action="append", default=[], metavar="NAME=TEXT", help="what a user of NAME can do; repeatable"
+    )
     parser.add_argument("--out", required=True, help="Markdown file to write")
     args = parser.parse_args()
 
     results = [json.loads(Path(path).read_text(encoding="utf-8")) for path in args.results]
     lost = Counter(component for result in results for component in audit_result.culprits(result))
     facts = {
-        "results": {result["name"]: {**result, "cases": audit_result.cases(result), "notes": notes(result)} for result in results},
+        "results": {
+            result["name"]: {**result, "cases": audit_result.cases(result), "notes": notes(result)}
+            for result in results
+        },
         "stops": list(dict.fromkeys(name for result in results for name in result["stops"])),
         "cures": dict(pair("--fixed-by", text) for text in args.fixed_by),
         "advice": dict(pair("--advice", text) for text in args.advice),

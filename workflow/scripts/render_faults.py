@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import command_line
-from lab import atomic, settings
-from lab.document import link, render
+from exact_resume.checkpoint import atomic
+from exact_resume.lab import settings
+from exact_resume.pipeline.document import link, render
 
 
 def main():

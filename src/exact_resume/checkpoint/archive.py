@@ -1,0 +1,396 @@
+"""Checkpoint files: written whole or not at all, verified before they are trusted, read without running what is in
+them.
+"""
+
+import mmap
+import os
+import re
+import stat
+import struct
+import sys
+import zipfile
+from collections import OrderedDict
+from reprlib import Repr
+
+import torch
+from isal import isal_zlib
+
+from exact_resume.checkpoint.atomic import previous, remove, replacing
+from exact_resume.errors import LabError
+
+LOCAL_HEADER = struct.Struct("<4s22xHH")
+# What follows a record's data where its header doesn't say their size: their CRC-32 and their size, twice.
+DESCRIPTORS = [struct.Struct("<4sIII"), struct.Struct("<4sIQQ")]
+# What an archive ends with: entries, size and offset of the central directory; the last two, with larger fields, where
+# torch wrote it.
+END = struct.Struct("<4s6xHIIH")
+LOCATOR = struct.Struct("<4s4xQ4x")
+LARGE_END = struct.Struct("<4s28xQQQ")
+
+DICTS = (dict, OrderedDict)
+PLAIN = (type(None), bool, int, float, str)
+# Containers in containers; the lab's have six.
+DEEPEST = 20
+SHORTENED = Repr()
+SHORTENED.maxstring = SHORTENED.maxother = 80
+
+
+def save(path, value, keep_previous=False):
+    """Write `value` to `path` with torch.save, whole or not at all; equal values give equal bytes.
+
+    With `keep_previous` the checkpoint that was there before stays too, for load_newest.
+
+    The archive goes through a file object because torch.save writes a path's own name into the archive.
+    """
+    with replacing(path, keep_previous) as file:
+        try:
+            torch.save(_with_own_parts(value), file)
+        except RuntimeError as error:
+            # After a failed write torch tries to finish the archive, which fails in turn and hides why.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
+
+
+def _with_own_parts(value):
+    """Return `value` with containers of its own and with one object for all strings that are equal.
+
+    Pickle writes an object that it meets again as a reference, so which of two equal strings are the same object would
+    show in the bytes: those of a checkpoint that was loaded are others than those of the program.
+    """
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        copy = type(value)((_with_own_parts(key), _with_own_parts(item)) for key, item in value.items())
+        if hasattr(value, "_metadata"):
+            # What a module's state_dict() carries beside the tensors: the versions of its parts.
+            copy._metadata = _with_own_parts(value._metadata)
+        return copy
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_own_parts, value))
+    return value
+
+
+def load(path):
+    """Return what `save` wrote to `path`: dicts by names or numbers, lists and tuples of tensors, numbers and text, and
+    nothing else.
+
+    Every tensor is dense, on the CPU, and the only one that knows its storage's size and order: contiguous, and its
+    storage no larger than it. That it has the right dtype, shape and values is for who uses it to say, as `fault` does.
+    Raises LabError as `read` does, and when the file holds anything else.
+    """
+    value = read(path)
+    wrong = _impurity(value)
+    if wrong:
+        raise LabError(f"{path}: {wrong}")
+    return value
+
+
+def read(path):
+    """Return what torch.save wrote to `path`, on the CPU, with `weights_only=True`, so that no code in the file can
+    run.
+
+    First the CRC-32 of every record is checked, which torch doesn't do. Raises LabError, one line, when the file is
+    missing, truncated, damaged, or no archive of plain records.
+    """
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LabError(f"{path}: not a file, wanted a checkpoint")
+            verify(file, path)
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except LabError:
+        raise
+    except OSError as error:
+        raise LabError(f"{path}: can't be read: {error.strerror or error}") from error
+    except Exception as error:
+        # Whatever a hostile file makes the unpickler trip over.
+        raise LabError(f"{path}: not a checkpoint that is safe to read: {_reason(error)}") from error
+
+
+def _open_without_waiting(path, flags):
+    # For somebody who writes, if it is a pipe.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _reason(error):
+    """Return why torch didn't load a file, in one line, without its advice to load it with weights_only=False."""
+    text = str(error)
+    forbidden = re.search(r"GLOBAL (\S+)", text)
+    if forbidden:
+        return f"found {forbidden[1]}, wanted tensors and plain values"
+    told = text.partition("WeightsUnpickler error: ")[2].strip() or text.strip()
+    return type(error).__name__ if not told or "weights_only" in told.splitlines()[0] else told.splitlines()[0]
+
+
+def load_newest(path, use=lambda value, path: value):
+    """Return `use(value, path)` of what `load` gives of `path`, or where either raises LabError or `path` is missing,
+    of the checkpoint that was saved before it.
+
+    The damage is said on standard error in one line, and the damaged file removed, so that the next save doesn't keep
+    it in place of the whole one. Raises LabError when none is whole.
+    """
+    try:
+        return use(load(path), path)
+    except LabError as error:
+        if not os.path.lexists(previous(path)):
+            raise
+        damage = error
+    try:
+        value = use(load(previous(path)), previous(path))
+    except LabError as error:
+        raise damage if os.path.lexists(path) else error from error
+    print(f"{damage}; taking {previous(path)}, which was saved before it", file=sys.stderr)
+    remove(path)
+    return value
+
+
+def verify(file, path):
+    """Check that the open file `file` is an archive of whole, uncompressed records with the right CRC-32 each, and
+    nothing else: records from the first byte on, one after another, and the archive's directory at the end.
+
+    Raises LabError naming `path`.
+    """
+    refused = f"{path}: truncated or not a checkpoint, wanted an archive written by torch.save"
+    try:
+        archive = zipfile.ZipFile(file)
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        struct.error,
+        NotImplementedError,
+        UnicodeDecodeError,
+        OverflowError,
+    ) as error:
+        raise LabError(refused) from error
+    records = sorted(archive.infolist(), key=lambda record: record.header_offset)
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        entries, directory = _directory(content)
+        if (entries, directory) != (len(records), archive.start_dir):
+            raise LabError(refused)
+        end = 0
+        for record in records:
+            if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+                raise LabError(
+                    f"{path}: record {record.filename!r} is compressed, wanted records as torch.save writes them"
+                )
+            if record.header_offset != end or end + LOCAL_HEADER.size > directory:
+                raise LabError(refused)
+            begin = data_offset(content, record)
+            end = begin + record.file_size
+            if not _has_header(content, record) or end > directory:
+                raise LabError(refused)
+            with memoryview(content) as view, view[begin:end] as data:
+                # isal's is ten times as fast as zlib's.
+                if isal_zlib.crc32(data) != record.CRC:
+                    raise LabError(
+                        f"{path}: record {record.filename!r} is damaged: its CRC-32 is not the one that was written"
+                    )
+            end += _descriptor_size(content, end, record)
+        if end != directory:
+            raise LabError(refused)
+    # torch finds names without regard to case.
+    if len({record.filename.lower() for record in records}) < len(records):
+        raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
+
+
+def _directory(content):
+    """Return how many entries the central directory at the end of the archive `content` has, and where it begins.
+
+    (None, None) if the archive doesn't end with it and with what tells its place.
+    """
+    begin = len(content) - END.size
+    magic, entries, size, offset, comment = END.unpack_from(content, begin)
+    locator = begin - LOCATOR.size
+    if locator >= LARGE_END.size and content[locator : locator + 4] == b"PK\x06\x07":
+        begin = LOCATOR.unpack_from(content, locator)[1]
+        if begin != locator - LARGE_END.size:
+            return None, None
+        large, entries, size, offset = LARGE_END.unpack_from(content, begin)
+        if large != b"PK\x06\x06":
+            return None, None
+    whole = magic == b"PK\x05\x06" and comment == 0 and offset + size == begin
+    return (entries, offset) if whole else (None, None)
+
+
+def _descriptor_size(content, begin, record):
+    """Return how many bytes at `begin` repeat what the directory says of `record`, whose data end there; 0 if none do."""
+    for descriptor in DESCRIPTORS:
+        if content[begin : begin + descriptor.size] == descriptor.pack(
+            b"PK\x07\x08", record.CRC, record.file_size, record.file_size
+        ):
+            return descriptor.size
+    return 0
+
+
+def data_offset(content, record):
+    """Return where in the archive `content` the data of `record`, a zipfile.ZipInfo, begin."""
+    _, name_length, extra_length = LOCAL_HEADER.unpack_from(content, record.header_offset)
+    return record.header_offset + LOCAL_HEADER.size + name_length + extra_length
+
+
+def _has_header(content, record):
+    """Whether the record's own header says the name that the central directory gives it."""
+    magic, name_length, _ = LOCAL_HEADER.unpack_from(content, record.header_offset)
+    start = record.header_offset + LOCAL_HEADER.size
+    name = content[start : start + name_length]
+    return magic == b"PK\x03\x04" and name == record.orig_filename.encode()
+
+
+def halved(state_dict):
+    """Return `state_dict` with its tensors in float16. Names that share memory go on sharing it, so tied weights are
+    stored once.
+    """
+    done = {}
+    result = {}
+    for name, tensor in state_dict.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if place not in done:
+            done[place] = tensor.half()
+        result[name] = done[place]
+    return result
+
+
+def load_weights(path, module):
+    """Load the state_dict in `path` into `module`, half precision widened to the module's dtype. Raises LabError when
+    it doesn't fit.
+    """
+    fill(module, load(path), path, widened=True)
+    return module
+
+
+def fill(module, state_dict, path, widened=False):
+    """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming a tensor that is missing, extra,
+    misshapen, or of another dtype, unless it may be `widened`, or two that the module has as one and that are not
+    equal.
+    """
+    if type(state_dict) not in DICTS:
+        raise LabError(f"{path}: found {type(state_dict).__name__}, wanted the model's tensors by name")
+    own = module.state_dict()
+    for name in sorted(set(own) ^ set(state_dict), key=str):
+        raise LabError(
+            f"{path}: tensor {name} is {'missing' if name in own else 'unknown'}; wanted the tensors of the configured model"
+        )
+    firsts = {}
+    for name, tensor in state_dict.items():
+        wrong = fault(tensor, own[name].shape, None if widened else own[name].dtype)
+        if wrong:
+            raise LabError(f"{path}: tensor {name}: {wrong} (another model?)")
+        first = firsts.setdefault(own[name].data_ptr(), name)
+        if not torch.equal(tensor, state_dict[first]):
+            raise LabError(
+                f"{path}: tensor {name}: found other values than {first}'s, wanted the same, which the model has for both"
+            )
+    # Without what the file says of the module's version.
+    module.load_state_dict(dict(state_dict))
+
+
+def fault(tensor, shape, dtype, finite=True):
+    """Return what is wrong with `tensor`, one that `load` gave, as text "found ..., wanted ...", or None when it has
+    this shape and dtype (None: any of floating-point numbers) and, unless `finite` is false, finite values.
+    """
+    if type(tensor) is not torch.Tensor:
+        return f"found {type(tensor).__name__}, wanted a tensor"
+    if dtype is None and not tensor.is_floating_point():
+        return f"found {tensor.dtype}, wanted floating-point numbers"
+    if tensor.shape != shape:
+        return f"found shape {list(tensor.shape)}, wanted {list(shape)}"
+    if dtype not in (None, tensor.dtype):
+        return f"found {tensor.dtype}, wanted {dtype}"
+    if finite and not bool(torch.isfinite(tensor).all()):
+        return "found values that are not finite, wanted finite numbers"
+    return None
+
+
+def check_apart(tensors):
+    """Raise ValueError naming two of `tensors`, a dict by name, that share their memory: writing one would write the
+    other.
+    """
+    names = {}
+    for name, tensor in tensors.items():
+        first = names.setdefault(tensor.untyped_storage().data_ptr(), name)
+        if first != name:
+            raise ValueError(f"{name}: found in the memory of {first}, wanted memory of its own")
+
+
+def show(value):
+    """Return `value`, read from a file, as a message of one line shows it: shortened."""
+    return " ".join(SHORTENED.repr(value).split())
+
+
+def _impurity(value):
+    """Return what in `value`, read from a file, isn't as `load` promises, as text that begins with where it is, or
+    None.
+    """
+    waiting, seen = [(value, ())], set()
+    while waiting:
+        part, place = waiting.pop()
+        if type(part) is torch.Tensor:
+            wrong = _tensor_impurity(part)
+        elif type(part) in (*DICTS, list, tuple):
+            # What is met again might hold itself. Python has one empty tuple only.
+            wrong = (
+                "found in two places, wanted in one"
+                if part and id(part) in seen
+                else _container_impurity(part, len(place))
+            )
+        else:
+            wrong = _scalar_impurity(part)
+        if wrong:
+            return f"{'.'.join(map(str, place))}: {wrong}" if place else wrong
+        seen.add(id(part))
+        waiting += [(item, (*place, key)) for key, item in _items(part)]
+    return None
+
+
+def _items(part):
+    """Return what `part` holds, if it is a container, as pairs of name and value; of a module's state_dict also its
+    `_metadata`.
+    """
+    if type(part) in DICTS:
+        return [*part.items(), *getattr(part, "__dict__", {}).items()]
+    return list(enumerate(part)) if type(part) in (list, tuple) else []
+
+
+def _container_impurity(container, depth):
+    if depth > DEEPEST:
+        return f"found more than {DEEPEST} containers in each other, wanted fewer"
+    if type(container) not in DICTS:
+        return None
+    # An attribute `items` would be called in the method's place.
+    if not getattr(container, "__dict__", {}).keys() <= {"_metadata"}:
+        return f"found a dict with attributes, {show(sorted(map(str, vars(container))))}, wanted a plain one"
+    for key in container:
+        if not ((type(key) is str and key.isprintable()) or type(key) is int):
+            return f"found {show(key) if type(key) in PLAIN else type(key).__name__} as a name, wanted printable text or a number"
+    return None
+
+
+def _tensor_impurity(tensor):
+    # First, since an attribute `isfinite` would be called in the method's place.
+    if tensor.__dict__ or tensor._backward_hooks or tensor.requires_grad:
+        return "found a tensor with attributes, hooks or a gradient, wanted a plain one"
+    if (
+        tensor.layout != torch.strided
+        or not tensor.is_cpu
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
+        return f"found {tensor.dtype}, {tensor.layout}, on {tensor.device}, wanted a dense tensor of plain numbers"
+    # Also where a dimension has the size 1, since the strides are saved again.
+    stride = torch.empty(tensor.shape, device="meta").stride()
+    if tensor.stride() != stride or tensor.storage_offset():
+        return f"found a view of strides {list(tensor.stride())}, wanted a contiguous tensor, of strides {list(stride)}"
+    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+        return f"found {tensor.untyped_storage().nbytes()} bytes, wanted {tensor.numel() * tensor.element_size()}, the tensor's alone"
+    return None
+
+
+def _scalar_impurity(scalar):
+    if type(scalar) not in PLAIN:
+        return f"found {type(scalar).__name__}, wanted tensors and plain values"
+    if type(scalar) is int and not -(2**63) <= scalar < 2**63:
+        return f"found a number of {scalar.bit_length()} bits, wanted at most 63"
+    return None

@@ -1,0 +1,1 @@
+"""The lab's own training run: its model, data, optimizer, and all that it remembers."""

@@ -1,0 +1,1 @@
+"""What the Snakemake pipeline is made of besides its rules: staleness, locks, machines, documents, pictures."""
