@@ -189,8 +189,8 @@ def test_truncated_file_is_refused(tmp_path, resume_state, kept):
 
 @pytest.mark.parametrize("record", ["data.pkl", "byteorder"])
 def test_archive_without_a_checkpoint_is_refused(tmp_path, record):
-    with zipfile.ZipFile(tmp_path / "other.pth", "w") as archive:
-        archive.writestr(f"archive/{record}", b"other")
+    with zipfile.ZipFile(tmp_path / "other.pth", "w") as other:
+        other.writestr(f"archive/{record}", b"other")
     with pytest.raises(LabError, match=r"other.pth: not a checkpoint"):
         archive.load(tmp_path / "other.pth")
 

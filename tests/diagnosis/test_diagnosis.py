@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT, failed_with_one_line
 from exact_resume import diagnosis
 from exact_resume.errors import LabError
+from exact_resume.tracing.format import EMPTY
 
 TITLE = "exact-resume trace,2,batch"
 HEADER = (
@@ -82,7 +83,7 @@ def test_same_rows_are_identical(diagnose):
     ("changes", "action", "told"),
     [
         ({"w": digest("w1")}, {"action": "lost"}, "w was lost (it is as before training)"),
-        ({"w": diagnosis.EMPTY}, {"action": "lost"}, "w was lost (it is as before training)"),
+        ({"w": EMPTY}, {"action": "lost"}, "w was lost (it is as before training)"),
         ({"w": digest("w2")}, {"action": "rewound", "by": 2}, "w was rewound by 2 batches"),
         ({"w": digest("w5")}, {"action": "skipped_ahead", "by": 1}, "w was skipped ahead by 1 batch"),
         (

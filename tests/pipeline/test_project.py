@@ -3,32 +3,40 @@
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import yaml
 
 from conftest import ROOT
 
-
-def pins(requirements):
-    """The pins of a requirements file and of those that it refers to, these first."""
-    lines = (ROOT / "envs" / requirements).read_text().splitlines()
-    referred = [pin for line in lines if line.startswith("-r ") for pin in pins(line[3:])]
-    return referred + [line for line in lines if line and not line.startswith(("#", "-r "))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize(
-    ("conda", "pip"), [("conda.yaml", "requirements.txt"), ("conda-audit.yaml", "requirements-audit.txt")]
-)
-def test_conda_and_pip_pins_are_the_same(conda, pip):
-    assert yaml.safe_load((ROOT / "envs" / conda).read_text())["dependencies"][-1]["pip"] == pins(pip)
-    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", pin) for pin in pins(pip))
+def pins():
+    """The versions of envs/constraints.txt by package, in its order."""
+    lines = (ROOT / "envs" / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9_-]+==[0-9.]+", line) for line in lines[1:])
+    return dict(line.split("==") for line in lines[1:])
 
 
-def test_one_package_has_one_pin_everywhere():
-    files = sorted(path.name for path in (ROOT / "envs").glob("requirements*.txt"))
-    found = {tuple(pin.split("==")) for file in files for pin in pins(file)}
-    assert len({name for name, _ in found}) == len(found)
+def needed(*extras):
+    """What the package needs with these extras, by name and sorted."""
+    names = set(PROJECT["dependencies"])
+    for extra in extras:
+        for name in PROJECT["optional-dependencies"][extra]:
+            names |= set(needed(*re.findall(r"\[(\w+)\]", name))) if name.startswith(PROJECT["name"]) else {name}
+    return sorted(names)
+
+
+@pytest.mark.parametrize(("conda", "extra"), [("conda.yaml", "workflow"), ("conda-audit.yaml", "audit")])
+def test_conda_and_pip_pins_are_the_same(conda, extra):
+    wanted = [f"{name}=={pins()[name]}" for name in needed(extra)]
+    assert yaml.safe_load((ROOT / "envs" / conda).read_text())["dependencies"][-1]["pip"] == wanted
+
+
+def test_every_package_that_is_needed_has_one_pin_and_no_other_one_has():
+    assert needed(*PROJECT["optional-dependencies"]) == list(pins()) == sorted(pins())
 
 
 def edges(mermaid):

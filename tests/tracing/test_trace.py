@@ -264,10 +264,11 @@ def test_killed_run_leaves_whole_rows(tmp_path):
 
 def test_tracing_needs_nothing_but_torch_numpy_and_xxhash():
     """On another trainer's path it needs no package that only the pipeline has."""
-    others = [line.partition("==")[0] for line in (ROOT / "envs" / "requirements.txt").read_text().splitlines()[1:]]
-    blocked = [{"pyyaml": "yaml"}.get(name, name) for name in others if name not in ("torch", "numpy", "xxhash")]
-    code = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nimport exact_resume.tracing.recorder"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow" / "scripts", check=True)
+    pins = [line.partition("==")[0] for line in (ROOT / "envs" / "constraints.txt").read_text().splitlines()[1:]]
+    modules = {"pyyaml": "yaml", "pytorch-ignite": "ignite", "pytest-xdist": "xdist"}
+    blocked = [modules.get(name, name) for name in pins if name not in ("torch", "numpy", "xxhash")]
+    code = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nfrom exact_resume import Trace"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
 def _grown(module, optimizer):
