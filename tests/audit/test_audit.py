@@ -63,7 +63,9 @@ def run(tmp_path):
     def call(command, **changed):
         return Audit(tmp_path / "work", command=command, tokens=tmp_path / "tokens.npy", **{**SETUP, **changed}).run()
 
-    return call
+    yield call
+    # A folder may be deeper than pytest can remove.
+    subprocess.run(["rm", "-rf", str(tmp_path / "work")], check=True)
 
 
 def passed(result):

@@ -319,3 +319,14 @@ def test_command_prints_the_sentence_and_writes_it(verb, tmp_path):
     result = verb("diagnose", "a.csv", "a.csv", "--json", "out.json")
     assert result.stdout == "identical through batch 2\n"
     assert json.loads((tmp_path / "out.json").read_text())["sentence"] == "identical through batch 2"
+
+
+def test_run_that_counts_from_one_again_lost_its_place_and_not_its_weights(diagnose):
+    """The weights are those of row 4; what is as before training is lost, though it stands where it belongs in row 1."""
+    changes = {"w": digest("w4"), "w__float16": f"~{digest('h4')}", "w__bfloat16": f"~{digest('b4')}"}
+    result = diagnose(line(1, **changes, w__unordered=digest("u4"), w__after=digest("other")))
+    assert (result["row"], result["as_row"]) == (1, 4)
+    assert [(culprit["component"], culprit["action"]) for culprit in result["culprits"]] == [
+        ("row", "rewound"),
+        ("counter", "lost"),
+    ]

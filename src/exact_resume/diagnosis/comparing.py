@@ -382,8 +382,9 @@ class _Comparison:
         """Return what a row tells that begins as another row of the reference does."""
         cells, wanted = row.cells, self.steps[as_row]
         differing = [name for name in _inputs(wanted, self.unused) if cells.get(name) != wanted[name]]
-        # Whatever goes by the wrong number is wrong because of it.
-        differing = [name for name in differing if cells.get(name) != self.wanted(row).get(name)]
+        # Whatever goes by the wrong number is wrong because of it; in the first row it is as before training.
+        if row.number != min(self.steps):
+            differing = [name for name in differing if cells.get(name) != self.wanted(row).get(name)]
         explained = [name for name in differing if self.is_explained(cells, name, differing)]
         culprits = [
             {"component": name, **self.action(row, name, as_row)} for name in differing if name not in explained
@@ -421,7 +422,8 @@ class _Comparison:
                 any(name in changed and there.get(name) != fresh.get(name) for name in weights)
                 and not any(name in differing for name in weights)
                 and sum(cells.get(name) == there.get(name) for name in changed)
-                > sum(cells.get(name) == here[name] for name in changed)
+                # What is as before training may as well be lost, also in a row that is counted as the first one.
+                > sum(cells.get(name) == here[name] != fresh.get(name) for name in changed)
             )
 
         others = sorted(
