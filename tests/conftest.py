@@ -45,9 +45,7 @@ def verb(tmp_path):
 
     def call(name, *flags, **environment):
         script = ROOT / "workflow" / "scripts" / f"{name}.py"
-        if not environment:
-            return forked.run(script, flags, tmp_path)
-        command = [sys.executable, str(script), *map(str, flags)]
+        command = [sys.executable if environment else forked.python(), str(script), *map(str, flags)]
         return subprocess.run(
             command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False
         )
@@ -59,7 +57,7 @@ def snakemake(project, *flags, workdir=None, configfile=None):
     """Run Snakemake on the copy of the project in `project` with the tiny config, and with `configfile` laid over it."""
     configs = [str(path) for path in (TINY_FILE, configfile) if path]
     command = [
-        sys.executable,
+        forked.python(),
         "-m",
         "snakemake",
         "-s",
@@ -84,22 +82,36 @@ def copy_project(target):
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory, worker_id):
-    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is. The workers of one call
-    share it.
+def made_once(tmp_path_factory, worker_id):
+    """A function that returns a copy of the project under a name, in which `make` was called with it; the workers of
+    one call share it, so tests must leave it as it is.
     """
     folder = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
-    project = folder / "built"
-    with open(folder / "built.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not project.exists():
-            building = copy_project(folder / "building")
-            result = snakemake(building, "-c1")
-            assert result.returncode == 0, result.stderr
-            (building / "stdout.txt").write_text(result.stdout)
-            (building / "stderr.txt").write_text(result.stderr)
-            building.rename(project)
-    return project
+
+    def call(name, make):
+        project = folder / name
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not project.exists():
+                making = copy_project(folder / f"{name}.making")
+                make(making)
+                making.rename(project)
+        return project
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def built(made_once):
+    """A copy of the project in which the tiny pipeline has run; tests must leave it as it is."""
+
+    def build(project):
+        result = snakemake(project, "-c1")
+        assert result.returncode == 0, result.stderr
+        (project / "stdout.txt").write_text(result.stdout)
+        (project / "stderr.txt").write_text(result.stderr)
+
+    return made_once("built", build)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+import forked
 from conftest import ROOT, failed_with_one_line
 from exact_resume import diagnosis
 from exact_resume.checkpoint import archive
@@ -44,7 +44,7 @@ def train(tmp_path):
             "--trace",
             f"{name}.trace",
         ]
-        command = [sys.executable, *map(str, [*trainer, *own, *flags])]
+        command = [forked.python(), *map(str, [*trainer, *own, *flags])]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow" / "scripts")}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 

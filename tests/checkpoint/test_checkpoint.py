@@ -5,13 +5,13 @@ one line.
 import os
 import pickle
 import subprocess
-import sys
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+import forked
 from conftest import failed_with_one_line
 from exact_resume.checkpoint import archive, atomic
 from exact_resume.errors import LabError
@@ -72,9 +72,9 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
         "import sys, torch\nfrom exact_resume.checkpoint import archive\n"
         "for _ in range(60):\n    archive.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * 10_000,), float(sys.argv[2]))})"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(value)], cwd=tmp_path) for value in (1, 2, 3)
-    ]
+    (tmp_path / "save.py").write_text(code)
+    command = [forked.python(), "save.py", str(path)]
+    processes = [subprocess.Popen([*command, str(value)], cwd=tmp_path) for value in (1, 2, 3)]
     seen = set()
     while any(process.poll() is None for process in processes):
         if path.exists():

@@ -19,6 +19,7 @@ import torch
 import yaml
 
 import command_line
+import forked
 import train
 from conftest import ROOT, TINY_FILE, copy_project, failed_with_one_line
 from exact_resume.checkpoint import archive
@@ -41,7 +42,7 @@ TRAINING = {
 class Job:
     """A call of train.py in a folder, which can be started, waited for and ended."""
 
-    def __init__(self, folder, *flags, steps=STEPS, scripts=ROOT / "workflow" / "scripts", **training):
+    def __init__(self, folder, *flags, steps=STEPS, scripts=ROOT / "workflow" / "scripts", python=None, **training):
         self.folder = folder
         settings = {"model": MODEL, "training": {**TRAINING, "steps": steps, **training}}
         files = [
@@ -57,7 +58,7 @@ class Job:
             "trace.csv",
         ]
         self.command = [
-            sys.executable,
+            python or forked.python(),
             str(scripts / "train.py"),
             *files,
             "--settings",
@@ -117,11 +118,11 @@ def undisturbed(job):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_ended_run_goes_on_and_ends_with_the_same_bytes(folder, expected, number, status):
-    job = Job(folder)
-    returncode, said = job.end(number)
+    returncode, said = Job(folder, python=sys.executable).end(number)
     assert returncode == status
     if number != signal.SIGKILL:
         assert f"ended by {number.name} after step" in said
+    job = Job(folder)
     result = job.run()
     assert "out.pth.progress: continued after step" in result.stderr
     assert job.outputs() == expected
@@ -509,7 +510,7 @@ def test_lock_of_a_killed_run_is_no_obstacle(folder, expected):
 
 def test_full_disk_is_one_line_and_tears_nothing(folder, expected):
     """A limit on the size of files stands for the disk; with room again the same command ends with the same bytes."""
-    job = Job(folder)
+    job = Job(folder, python=sys.executable)
     command = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *job.command]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert failed_with_one_line(result) == "error: out.pth.progress.sketches: File too large"

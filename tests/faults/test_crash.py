@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+import forked
 from conftest import ROOT, failed_with_one_line
 from exact_resume.checkpoint import archive
 from exact_resume.errors import LabError
@@ -225,5 +226,5 @@ def test_crash_target_writes_the_table_and_the_same_again(tmp_path):
     assert "protects from: kill, error; it does not protect from: power loss, bit flip, truncation" in table
     assert (tmp_path / "results" / "crash.svg").stat().st_size > 1000
     (tmp_path / "results" / "crash.json").unlink()
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([forked.python(), *command[1:]], check=True, capture_output=True)
     assert (tmp_path / "results" / "crash.json").read_bytes() == counted

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+import forked
 from conftest import ROOT, TINY_FILE, copy_project, snakemake
 
 pytestmark = pytest.mark.pipeline
@@ -299,7 +300,7 @@ def test_terminal_shows_a_bar_while_a_job_trains(built, tmp_path):
     parent, child = os.openpty()
     termios.tcsetwinsize(child, (24, 80))
     flags = ["--tokens", built / "results/train.npy", "--out", tmp_path / "run.pth", "--settings", TINY_SETTINGS]
-    command = [sys.executable, ROOT / "workflow/scripts/train.py", *flags]
+    command = [forked.python(), ROOT / "workflow/scripts/train.py", *flags]
     result = subprocess.run(command, stdout=child, stderr=subprocess.PIPE, text=True, check=True)
     shown = os.read(parent, 65536)
     os.close(child)
@@ -344,6 +345,25 @@ def test_every_target_is_explained(built):
     assert all(re.fullmatch(r"\w+ \(.+\)", line) for line in listed)
 
 
+def test_jobs_that_the_real_interpreter_runs_give_the_same_bytes(built, tmp_path):
+    """Where no test has it started from a fork: snakemake and its jobs' python are the installed ones."""
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-s",
+        built / "Snakefile",
+        "-c1",
+        "-d",
+        tmp_path,
+        "results/straight.pth",
+    ]
+    subprocess.run([*command, "--configfile", TINY_FILE], capture_output=True, check=True)
+    expected = digests(built / "results")
+    assert digests(tmp_path / "results").items() <= expected.items()
+    assert (tmp_path / "results" / "straight.pth").exists()
+
+
 def test_two_cores_and_another_job_order_give_the_same_bytes(built, tmp_path):
     other = copy_project(tmp_path)
     variants = [f"results/{run}.pth" for run in reversed(RUNS)]
@@ -354,30 +374,37 @@ def test_two_cores_and_another_job_order_give_the_same_bytes(built, tmp_path):
     assert (other / "report.md").read_bytes() == (built / "report.md").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("changed", "rules"),
-    [
-        ("templates/report.ko.md.j2", {"render_report"}),
-        ("workflow/scripts/render_report.py", {"render_report"}),
-        ("workflow/scripts/export_half.py", {"half", "verdict", "render_report"}),
-        ("workflow/scripts/plot.py", {"plots", "render_report"}),
-        ("workflow/scripts/diagnose.py", {"diagnosis", "render_report"}),
-        ("workflow/scripts/judge.py", {"verdict", "render_report"}),
-        ("src/exact_resume/checkpoint/archive.py", TRAINING | MEASUREMENTS),
-        ("src/exact_resume/lab/model.py", TRAINING | MEASUREMENTS),
-        ("workflow/scripts/encode_corpus.py", {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS),
-    ],
-)
-def test_edited_file_makes_just_what_depends_on_it_stale(project, changed, rules):
-    path = project / changed
-    original = path.read_text()
-    path.touch()
-    assert planned(project) == set(), "a touch changes nothing"
-    if path.suffix == ".py":
-        path.write_text(original.replace('"""', '"""Another docstring. ', 1) + "\n\n# A comment.\n")
-        assert planned(project) == set(), "words about code are none"
-    path.write_text(original + "\nMORE = 1\n")
-    assert planned(project) == rules
+# What becomes stale when the file means something else.
+DEPENDENT = {
+    "templates/report.ko.md.j2": {"render_report"},
+    "workflow/scripts/render_report.py": {"render_report"},
+    "workflow/scripts/export_half.py": {"half", "verdict", "render_report"},
+    "workflow/scripts/plot.py": {"plots", "render_report"},
+    "workflow/scripts/diagnose.py": {"diagnosis", "render_report"},
+    "workflow/scripts/judge.py": {"verdict", "render_report"},
+    "src/exact_resume/checkpoint/archive.py": TRAINING | MEASUREMENTS,
+    "src/exact_resume/lab/model.py": TRAINING | MEASUREMENTS,
+    "workflow/scripts/encode_corpus.py": {"encode_corpus", "machine"} | TRAINING | MEASUREMENTS,
+}
+
+
+@pytest.mark.parametrize("changed", DEPENDENT)
+def test_edited_file_makes_just_what_depends_on_it_stale(project, changed):
+    with open(project / changed, "a") as file:
+        file.write("\nMORE = 1\n")
+    assert planned(project) == DEPENDENT[changed]
+
+
+def test_touched_files_and_words_about_code_make_nothing_stale(project):
+    for path in map(project.joinpath, DEPENDENT):
+        path.touch()
+    assert planned(project) == set()
+    for path in map(project.joinpath, DEPENDENT):
+        if path.suffix == ".py":
+            text = path.read_text()
+            assert '"""' in text
+            path.write_text(text.replace('"""', '"""Another docstring. ', 1) + "\n\n# A comment.\n")
+    assert planned(project) == set()
 
 
 AUDIT = """\
@@ -469,7 +496,7 @@ def test_null_takes_a_variant_away_however_the_config_arrives(built, tmp_path, w
         "module": ["-s", tmp_path / "module.smk"],
     }
     command = [
-        sys.executable,
+        forked.python(),
         "-m",
         "snakemake",
         "-s",
@@ -707,7 +734,7 @@ def test_two_configs_work_in_two_folders_at_a_time(built, tmp_path):
     for name, language in (("one", "ko"), ("two", "en")):
         shutil.copytree(built, tmp_path / name, copy_function=shutil.copy2)
         (tmp_path / f"{name}.yaml").write_text(f"language: {language}\nverdict: {{logit_diff: 0.5}}\n")
-    command = [sys.executable, "-m", "snakemake", "-s", built / "Snakefile", "-c1"]
+    command = [forked.python(), "-m", "snakemake", "-s", built / "Snakefile", "-c1"]
     configs = {
         name: ["-d", tmp_path / name, "--configfile", TINY_FILE, tmp_path / f"{name}.yaml"] for name in ("one", "two")
     }
@@ -724,7 +751,7 @@ def test_every_script_explains_itself():
     for script in sorted((ROOT / "workflow" / "scripts").glob("*.py")):
         if script.name == "command_line.py":
             continue
-        result = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
+        result = subprocess.run([forked.python(), str(script), "--help"], capture_output=True, text=True, check=False)
         assert result.returncode == 0, script
         assert "usage:" in result.stdout
         assert len(result.stdout.splitlines()) > 5
