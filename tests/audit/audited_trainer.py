@@ -82,6 +82,7 @@ if args.do == "crash on resume" and args.resume:
 
 if "crash on two" in DO and args.save_at and args.stop_at:
     sys.exit("--save-at can't stand with --stop-at")
+to_be_killed = Path(args.out).parent.name.startswith("killed")
 if "plant" in DO:
     exec(args.note)
 
@@ -106,13 +107,13 @@ for step in range(first, end + 1):
     weights = [weight - 0.01 * change for weight, change in zip(weights, momentum)]
     after = {"weights": weights, "momentum": momentum, "step": step, "history": losses[:]}
     state = before if "save before" in DO else after
-    if step == args.save_at and not (args.do == "hurry" and "killed" in args.out):
+    if step == args.save_at and not (args.do == "hurry" and to_be_killed):
         save(args.save_to, state)
         if args.do == "touch when saving":
             weights = [weight + 1e-3 for weight in weights]
         if "save slowly" in DO:
             time.sleep(0.6)
-        if "killed" in args.out:
+        if to_be_killed:
             # Until that comes.
             time.sleep(1000)
 if "no log" not in DO:
