@@ -30,6 +30,8 @@ def save(path, state):
     if "save once" in DO:
         # What was saved first is saved each time.
         state = {**saved.setdefault("first", state), "step": state["step"]}
+    if args.do == "save nothing":
+        return
     if args.do == "save a link":
         os.makedirs(f"{path}.real")
         os.symlink(f"{path}.real/mine", path)
@@ -95,6 +97,9 @@ if args.resume and "ignore resume" not in DO:
     momentum = momentum if "lose" in DO else state["momentum"]
 logged_from = load(args.resume)["step"] + 1 if args.resume and "log from there" in DO else 1
 tokens, losses = load_tokens(args.tokens), history if "history" in DO else []
+if "row 0" in DO and (args.resume or "from 0" not in DO):
+    # The loss before the first step of each process.
+    losses.append(f"0,{sum(value * value for value in weights) / len(weights):.6f}")
 every = 4 if "log now and then" in DO else 1
 for step in range(first, end + 1):
     # What a trainer has that saves before its step and not after it.
@@ -120,6 +125,8 @@ if "no log" not in DO:
     Path(args.log).write_text("\n".join(["step,train_loss", *losses, ""]))
 if args.do == "bad trace":
     Path(args.trace).write_text("nonsense\n1\n")
+if args.do == "trace":
+    Path(args.trace).write_text("exact-resume trace,2,batch\n")
 if args.stop_at:
     save(args.out, state)
 elif args.do == "folder":

@@ -209,6 +209,22 @@ def test_hanging_trainer_is_ended_with_its_children(run, tmp_path):
     assert not alive(int((tmp_path / "work" / "straight" / "child").read_text()))
 
 
+def test_one_cause_is_told_once_in_the_verdict(run):
+    result = run(command("save nothing"), stops={"early": [3], "twice": [2, 6]})
+    assert result["verdict"] == (
+        "not exact: save, early, twice, saved-twice failed; no checkpoint: there was nothing at --save-to after step 4"
+    )
+
+
+def test_parts_of_a_component_that_is_named_are_not_named_besides():
+    def case(*names):
+        return Case(passed=False, diagnosis={"culprits": [{"component": name, "action": "lost"} for name in names]})
+
+    resume = {"early": case("swa", "model.gradients"), "late": case("swa.buffers", "optimizer.settings")}
+    result = make("ok", None, {"repeat": Case(passed=True), "save": Case(passed=True), "resume": resume})
+    assert culprits(result) == ["model.gradients", "optimizer.settings", "swa"]
+
+
 def test_crash_on_resume_is_a_failed_case_with_its_last_line(run, tmp_path):
     result = run(command("crash on resume"))
     assert passed(result) == {
@@ -323,7 +339,17 @@ def test_a_process_begins_after_its_checkpoint_and_ends_at_its_stop(run, do, sto
 
 
 @pytest.mark.parametrize(
-    "do", ["no log", "history", "from 0", "log now and then", "from 0, log now and then", "history, from 0"]
+    "do",
+    [
+        "no log",
+        "history",
+        "from 0",
+        "log now and then",
+        "from 0, log now and then",
+        "history, from 0",
+        "row 0",
+        "from 0, row 0",
+    ],
 )
 def test_a_correct_trainer_may_log_as_it_likes(run, do):
     result = run(command(do), stops={"twice": [2, 6]})
@@ -390,6 +416,16 @@ def span(first, last, step=1):
         (leg(0, 30, span(1, 60)), [leg(0, 17, span(1, 34)), leg(17, 30, span(35, 60))], []),
         (leg(0, 30, span(10, 30, 10)), [leg(0, 17, [10]), leg(17, 30, [20, 30])], []),
         (leg(0, 30, span(10, 30, 10)), [leg(0, 17, [10, 20, 30])], ["did_not_stop"]),
+        # A loss from before the first step, in each process, beside the log of batches, of every tenth step, of one
+        # that counts from 0.
+        (leg(0, 30, span(0, 30)), [leg(0, 17, span(0, 17)), leg(17, 30, [0, *span(18, 30)])], []),
+        (leg(0, 30, span(1, 30)), [leg(17, 30, [0, *span(18, 30)])], []),
+        (leg(0, 30, span(0, 60)), [leg(17, 30, [0, *span(35, 60)])], []),
+        (leg(0, 30, span(0, 30, 10)), [leg(17, 30, [0, 20, 30])], []),
+        (leg(0, 30, span(0, 29)), [leg(17, 30, [0, *span(17, 29)])], []),
+        (leg(0, 30, span(0, 30)), [leg(17, 30, [0, *span(17, 30)])], ["started_early"]),
+        (leg(0, 30, span(0, 30)), [leg(17, 30, [0, *span(19, 30)])], ["started_late"]),
+        (leg(0, 30, span(0, 30)), [leg(0, 17, span(0, 18))], ["did_not_stop"]),
         # Of several resumes the third one repeats a step, with what was logged before it and without.
         (leg(0, 30, span(1, 30)), [leg(19, 30, span(19, 30), previous=7)], ["started_early"]),
         (leg(0, 30, span(1, 30)), [leg(19, 30, [*span(1, 7), *span(19, 30)], previous=7)], ["started_early"]),
@@ -412,6 +448,8 @@ def test_legs_are_held_against_what_the_uninterrupted_run_logs_and_traces(straig
         (leg(0, 30, [1, 2, 4, 8, 16]), [leg(17, 30, [18])]),
         (leg(0, 30, [-1, 0, 1]), [leg(17, 30, [-1])]),
         (leg(0, 30, span(1, 30)), [leg(17, 30, span(1, 30))]),
+        (leg(0, 30, span(0, 30)), [leg(17, 30, span(0, 30))]),
+        (leg(0, 30, span(0, 30)), [leg(17, 30, [0])]),
     ],
 )
 def test_legs_that_nothing_shows_are_neither_right_nor_wrong(straight, run):
@@ -561,7 +599,7 @@ def test_trainer_that_kills_its_parent_is_ended_and_gets_a_result(run, tmp_path)
 # Every case has a result, whatever a trainer does.
 
 OUT = "os.open(args.out, os.O_CREAT | os.O_WRONLY)"
-ODD = {
+ODD_WEIGHTS = {
     "a sparse file as large as a disk": f"os.truncate({OUT}, 2**40); os._exit(0)",
     "a pipe": "os.mkfifo(args.out); os._exit(0)",
     "a link to a device": "os.symlink('/dev/zero', args.out); os._exit(0)",
@@ -571,32 +609,72 @@ ODD = {
     "its own stop": "os.kill(os.getpid(), 19)",
     "names that are no text": "save_file({'a\\nb': [float('nan')]}, args.out); os._exit(0)",
 }
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_whatever_a_trainer_leaves_its_audit_ends_with_a_result(run, tmp_path, name):
-    result = run(command("plant", note=ODD[name]), timeout=4)
-    assert result["outcome"] == "failed"
-    assert result["verdict"].startswith("no verdict: ") and "\n" not in result["verdict"]
-    json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
-    # Python, and pytest when it cleans up with it, can't remove a folder as deep as one of these.
-    subprocess.run(["rm", "-rf", tmp_path / "work"], check=True)
-
-
+NO_LOG = "exact: stopped or not, it ends with the same bits; logged losses not compared: "
 ODD_LOGS = {
-    "pipe": "os.mkfifo(args.log)",
-    "device": "os.symlink('/dev/zero', args.log)",
-    "binary": "open(args.log, 'wb').write(bytes(range(256)) * 99)",
-    "words": "open(args.log, 'w').write('step,train_loss\\none,two\\n')",
-    "sparse": "os.truncate(os.open(args.log, os.O_CREAT | os.O_WRONLY), 2**40)",
+    "a pipe as log": ("os.mkfifo(args.log)", "straight/losses.csv: found something else than a file"),
+    "a device as log": ("os.symlink('/dev/zero', args.log)", "straight/losses.csv: found a link that leads out"),
+    "a binary log": (
+        "open(args.log, 'wb').write(bytes(range(256)) * 99)",
+        "straight/losses.csv: no text, wanted a CSV with the columns step",
+    ),
+    "a log of words": (
+        "open(args.log, 'w').write('step,train_loss\\none,0.5\\n')",
+        "straight/losses.csv: line 2: found step 'one' and train_loss '0.5', wanted a whole number and a number",
+    ),
+    "a log without a loss": (
+        "open(args.log, 'w').write('step,train_loss\\n1\\n')",
+        "straight/losses.csv: line 2: found step '1' and train_loss ''",
+    ),
+    "a log of tensors": (
+        "open(args.log, 'w').write('step,train_loss\\n1,tensor(0.5)\\n')",
+        "straight/losses.csv: line 2: found step '1' and train_loss 'tensor(0.5)'",
+    ),
+    "other columns": (
+        "open(args.log, 'w').write('epoch,loss\\n1,0.5\\n')",
+        "straight/losses.csv: no column step: found 'epoch,loss', wanted the columns step,train_loss",
+    ),
+    "an empty log": (
+        "open(args.log, 'w')",
+        "straight/losses.csv: empty, wanted a CSV with the columns step,train_loss",
+    ),
+    "a sparse log": (
+        "os.truncate(os.open(args.log, os.O_CREAT | os.O_WRONLY), 2**40)",
+        "straight/losses.csv: found 1099511627776 bytes",
+    ),
+    "a resumed log that is empty": ("args.resume and open(args.log, 'w')", "killed-2/losses.csv: empty, wanted a CSV"),
+    "a log of straight alone": (
+        "'straight' in args.log and open(args.log, 'w').write('step,train_loss\\n9,1\\n')",
+        "nothing logged by repeat",
+    ),
+    "a log of the resumed alone": (
+        "args.resume and open(args.log, 'w').write('step,train_loss\\n9,1\\n')",
+        "nothing logged by straight",
+    ),
 }
+ODD = [
+    *(pytest.param("plant", code, "failed", "no verdict: ", id=name) for name, code in ODD_WEIGHTS.items()),
+    *(pytest.param("plant, no log", code, "exact", NO_LOG + told, id=name) for name, (code, told) in ODD_LOGS.items()),
+]
 
 
-@pytest.mark.parametrize("name", ODD_LOGS)
-def test_log_that_cant_be_read_is_a_note(run, name):
-    result = run(command("plant, no log", note=ODD_LOGS[name]), stops={})
-    assert result["outcome"] == "exact", result["verdict"]
-    assert all(case["notes"] for case in cases(result).values())
+@pytest.mark.parametrize(("do", "code", "outcome", "told"), ODD)
+def test_whatever_a_trainer_leaves_its_audit_ends_with_a_result_that_says_it(run, do, code, outcome, told):
+    result = run(command(do, note=code), timeout=4 if outcome == "failed" else 60, stops={})
+    assert result["outcome"] == outcome
+    assert result["verdict"].startswith(told) and "\n" not in result["verdict"]
+    json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_file_that_cant_be_read(run, monkeypatch):
+    """It is told with its type and place, or ends the audit."""
+    monkeypatch.setattr(diagnosis, "diagnose", lambda *_: {}["verdict"])
+    result = run(command("trace"), stops={})
+    assert re.search(
+        r"^the traces can't be held against each other: KeyError in test_audit.py, line \d+: 'verdict'$",
+        cases(result)["repeat"]["notes"][0],
+    )
+    monkeypatch.setattr(comparison, "first_difference", lambda *_: {}["loss"])
+    assert "unreadable: KeyError in test_audit.py, line" in run(command(), stops={})["verdict"]
 
 
 # Tensors.
@@ -937,6 +1015,27 @@ def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, l
         ({"steps": 17}, "config key audit.stops.mid-epoch: found 17, wanted a step in 1...16"),
         ({"save_at": 30}, "config key audit.trainers.mine.save_at: found 30, wanted a step in 1...29"),
         ({"fixed_by": "yours"}, "config key audit.trainers.mine.fixed_by: found 'yours', wanted one of mine"),
+        ({"fixed_by": "mine"}, "config key audit.trainers.mine.fixed_by: found mine, wanted another trainer"),
+        (
+            {"weights": "Checkpoint"},
+            "config key audit.trainers.mine.weights: found Checkpoint, wanted a name other than checkpoint",
+        ),
+        (
+            {"stops": {"a": [3], "a-other-data-1": [5]}},
+            "config key audit.trainers.mine.stops: found a-other-data-1, wanted a name that doesn't end in -other-data- and a number",
+        ),
+        (
+            {"stops": {"killed-Other-Data-2": [5]}},
+            "config key audit.trainers.mine.stops: found killed-Other-Data-2, wanted a name that",
+        ),
+        (
+            {"stops": {"A": [3], "a": [5]}},
+            "config key audit.trainers.mine.stops: found A and a, wanted names that differ in more than case",
+        ),
+        (
+            {"stops": {"Killed": [3]}},
+            "config key audit.trainers.mine.stops: found Killed, wanted a name other than repeat, save, killed",
+        ),
     ],
 )
 def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message):
@@ -946,6 +1045,23 @@ def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message)
     with pytest.raises(LabError) as refused:
         audit_settings.check(section, None)
     assert str(refused.value).startswith(message)
+
+
+def test_trainers_that_cure_each_other_or_are_called_almost_the_same_are_refused():
+    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    cures = {
+        name: {"command": "x", "fixed_by": cure}
+        for name, cure in {"one": "two", "two": "three", "three": "two"}.items()
+    }
+    with pytest.raises(
+        LabError,
+        match=r"^config key audit.trainers.two.fixed_by: found three, which is fixed by two in turn, wanted another",
+    ):
+        audit_settings.check({**section, "trainers": cures}, None)
+    with pytest.raises(
+        LabError, match=r"^config key audit.trainers: found one and One, wanted names that differ in more than case"
+    ):
+        audit_settings.check({**section, "trainers": {"one": {"command": "x"}, "One": {"command": "x"}}}, None)
 
 
 def test_trainer_that_needs_a_checkout_is_skipped_without_one():
@@ -1093,7 +1209,7 @@ def test_odd_names_are_names_and_nothing_else(project):
         "stops": {"-n": [3]},
     }
     config = yaml.safe_load((project / "audit.yaml").read_text())
-    config["audit"].update(only=["-v"], trainers={"-v": {**trainer, "fixed_by": "-v"}})
+    config["audit"].update(only=["-v"], trainers={"-v": {**trainer, "fixed_by": "-w"}, "-w": trainer})
     (project / "odd.yaml").write_text(yaml.safe_dump({**config, "outdir": "결과 $(touch x) 'o'"}))
     result = snakemake(project, "-c1", "audit.md", "check_audit", configfile=project / "odd.yaml")
     assert result.returncode == 0, result.stderr

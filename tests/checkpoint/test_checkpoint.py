@@ -2,9 +2,11 @@
 one line.
 """
 
+import io
 import os
 import pickle
 import subprocess
+import warnings
 import zipfile
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 
 import forked
 from conftest import failed_with_one_line
-from exact_resume.checkpoint import archive, atomic
+from exact_resume.checkpoint import archive, atomic, readers
 from exact_resume.errors import LabError
 from exact_resume.lab import state
 
@@ -193,6 +195,68 @@ def test_archive_without_a_checkpoint_is_refused(tmp_path, record):
         other.writestr(f"archive/{record}", b"other")
     with pytest.raises(LabError, match=r"other.pth: not a checkpoint"):
         archive.load(tmp_path / "other.pth")
+
+
+def archive_of(path, **records):
+    """Write an archive with a good checkpoint's records, and `records` instead of or beside them; None takes one away."""
+    whole = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, whole)
+    with zipfile.ZipFile(whole) as old:
+        found = {name.partition("/")[2]: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, content in {**found, **records}.items():
+            if content is not None:
+                new.writestr(name if name.startswith("other/") else f"archive/{name}", content)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (
+            {"constants.pkl": b"x"},
+            "not a checkpoint: found the record 'archive/constants.pkl', wanted none but those that torch.save writes",
+        ),
+        ({"code/__torch__.py": b"x", "constants.pkl": b"x"}, "not a checkpoint: found the record 'archive/co"),
+        ({"data/0.py": b"x"}, "not a checkpoint: found the record 'archive/data/0.py', wanted none"),
+        ({"other/data.pkl": b"x"}, "not a checkpoint: found the record 'other/data.pkl', wanted none"),
+        ({"a" * 999: b"x"}, "not a checkpoint: found the record 'archive/aaa"),
+        ({"data.pkl": None}, "not a checkpoint: found no record data.pkl"),
+        ({"byteorder": b"big"}, "found numbers in the byte order 'big', wanted 'little', this machine's"),
+        ({"byteorder": b"little\n"}, "found numbers in the byte order 'little\\n', wanted 'little'"),
+        ({"byteorder": b""}, "found numbers in the byte order '', wanted 'little'"),
+        ({"data.pkl": b""}, "not a checkpoint that is safe to read: "),
+    ],
+)
+def test_archive_of_something_else_is_refused_in_one_exact_line_without_a_warning(tmp_path, records, message):
+    path = tmp_path / "other.pth"
+    archive_of(path, **records)
+    with warnings.catch_warnings(), pytest.raises(LabError) as refused:
+        warnings.simplefilter("error")
+        archive.load(path)
+    told = str(refused.value)
+    assert told.startswith(f"{path}: {message}")
+    assert "\n" not in told and "RuntimeError" not in told and len(told) < 300
+
+
+def test_archives_of_torch_before_it_noted_its_byte_order_are_read(tmp_path):
+    archive_of(
+        tmp_path / "old.pth",
+        byteorder=None,
+        **{".format_version": None, ".storage_alignment": None, ".data/serialization_id": None},
+    )
+    assert torch.equal(archive.load(tmp_path / "old.pth")["w"], torch.ones(2))
+
+
+def test_program_of_torchs_is_no_checkpoint(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), tmp_path / "program.pt")
+        warnings.simplefilter("error")
+        for read in (archive.load, readers.read):
+            with pytest.raises(
+                LabError, match=r"program.pt: not a checkpoint: found the record 'program/\S+', wanted none but those"
+            ):
+                read(tmp_path / "program.pt")
 
 
 def test_missing_file_and_folder_are_refused(tmp_path):

@@ -209,6 +209,18 @@ def test_korean_sentence_has_all_parts_of_the_english_one(diagnose):
     told = environment.get_template("diagnosis.ko.md.j2").module.diagnosis
     moved = "4번째 배치부터 다름(기준의 5번째 배치처럼 시작함): 배치 번호 배치 1개만큼 되감김, `counter` 잃음(학습을 시작할 때의 값과 같음)"
     assert told(diagnose(line(5, counter="1").replace("5,", "4,", 1))) == f"{moved}; 기준보다 먼저 끝남(4)"
+    found = diagnose(line(4), line(5), line(6))
+    entries = [{"key": "eps", "found": "1e-06", "wanted": "1e-08"}, {"key": "mine", "found": None, "wanted": "2"}]
+    found.update(
+        verdict="inputs",
+        row=4,
+        as_row=4,
+        shows=4,
+        culprits=[{"component": "w", "action": "different", "entries": entries}],
+    )
+    found["notes"] = [{"kind": "detached", "component": "w", "rows": [4]}]
+    different = "`w` 다름(`eps` 1e-06, 기준은 1e-08; `mine` 없음, 기준은 2)"
+    assert told(found) == f"4번째 배치부터 다름: {different}; `w` 등록된 모듈의 매개변수를 하나도 갖고 있지 않음(4)"
     assert told(diagnose(line(4, counter="1", loss="5.5"), line(5), line(6))) == (
         "6번째 배치까지 같음; 잠재(아직 영향 없음): `counter` 잃음(학습을 시작할 때의 값과 같음)"
     )

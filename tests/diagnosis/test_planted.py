@@ -50,7 +50,12 @@ def stopped_at(*stops, load=Trainer.load):
 
 
 def accused(result):
-    return {(culprit["component"], culprit["action"]) for culprit in result["culprits"]}
+    """What is accused of what, also the parts that are told with their component."""
+    named = [
+        (culprit, [culprit["component"], *(f"{culprit['component']}.{part}" for part in culprit.get("parts", []))])
+        for culprit in result["culprits"]
+    ]
+    return {(name, culprit["action"]) for culprit, names in named for name in names}
 
 
 def diagnosed(traced, bug, stop=8):

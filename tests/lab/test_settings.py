@@ -115,6 +115,25 @@ def test_the_schema_knows_just_the_sections_of_the_config():
         ),
         ("variants.straight", {}, "config key variants.straight: the pipeline uses this name itself"),
         ("variants.a/b", {}, "config key variants.a/b: wanted a name of letters, digits"),
+        ("variants.a\n", {}, "config key variants: found 'a\\n' as a name, wanted printable text"),
+        ("audit.stops.", [3], "config key audit.stops: found '' as a name, wanted printable text"),
+        (
+            "variants.NoOpt",
+            {},
+            "config key variants: found noopt and NoOpt, wanted names that differ in more than case",
+        ),
+        (
+            "variants.Straight",
+            {},
+            "config key variants: found straight and Straight, wanted names that differ in more than case",
+        ),
+        ("variants.Without_Model", {}, "config key variants: found Without_Model and without_model, wanted names that"),
+        ("audit.only", ["lab", "ignite", "lab"], "config key audit.only: found 'lab' a second time, wanted it once"),
+        (
+            "audit.trainers.lab.packages",
+            ["a", "a"],
+            "config key audit.trainers.lab.packages: found 'a' a second time, wanted it once",
+        ),
     ],
 )
 def test_bad_knob_is_named(path, value, message):
@@ -223,11 +242,20 @@ def test_null_stays_where_it_is_a_value(null):
         ({"audit": {"trainers": {"lab": {"stops": {}}}}}, None),
         (
             {"audit": {"trainers": {"mine": {"command": "x", "stops": {}}}}},
-            "config key audit.trainers.mine.stops: found {}, wanted ",
+            "config key audit.trainers.mine.stops: found no entries, wanted ",
         ),
         (
             {"audit": {"stops": dict.fromkeys(DEFAULTS["audit"]["stops"])}},
-            "config key audit.stops: found {}, wanted entries, at least 1",
+            "config key audit.stops: found no entries, wanted at least 1 entry",
+        ),
+        ({"audit": {"stops": None}}, "config key audit.stops: found null, wanted object"),
+        (
+            {"audit": {"trainers": dict.fromkeys(DEFAULTS["audit"]["trainers"])}},
+            "config key audit.trainers: found no entries, wanted at least 1 entry",
+        ),
+        (
+            {"verdict": {"resume_bytes_ratio": []}},
+            "config key verdict.resume_bytes_ratio: found no entries, wanted at least 2 entries",
         ),
         (
             {"training": {"steps": 20}},
@@ -256,6 +284,13 @@ def test_trainer_whose_cure_was_taken_away_has_none():
         LabError, match=r"config key audit.trainers.ignite.fixed_by: found 'ignite-fxed', wanted one of"
     ):
         laid_over(audit={"trainers": {"ignite": {"fixed_by": "ignite-fxed"}}})
+
+
+@pytest.mark.parametrize(
+    "nothing", [{"stops": {}}, {"trainers": {"lab": {"stops": {}}}}, {"stops": {"never": None}}, {"trainers": {}}]
+)
+def test_empty_mapping_laid_over_changes_nothing(nothing):
+    assert laid_over(audit=nothing) == DEFAULTS
 
 
 def test_stops_of_ones_own_stand_alone():
@@ -310,7 +345,7 @@ def with_training(**training):
         ({"stop_at": [20, 20]}, "config key training.stop_at: found 20, wanted a step in 21...59"),
         ({"stop_at": [40, 20]}, "config key training.stop_at: found 20, wanted a step in 41...59"),
         ({"stop_at": [20, 60]}, "config key training.stop_at: found 60, wanted a step in 21...59"),
-        ({"stop_at": []}, "config key training.stop_at: found []"),
+        ({"stop_at": []}, "config key training.stop_at: found no entries, wanted at least 1 entry"),
         ({"workers": 2}, "config key training.workers: found 2, wanted 0, since training.order is crops"),
         ({"augment": 0.5}, "config key training.augment: found 0.5, wanted 0, since training.order is crops"),
         ({"ema": 1.0}, "config key training.ema: found 1.0, wanted less than 1"),

@@ -338,8 +338,11 @@ def test_rate_that_changes_inside_the_step_is_told_as_that(diagnosed):
 
     assert diagnosed(WarmUp)["verdict"] == "identical"
     result = diagnosed(WarmUp, lambda program, _: setattr(program, "taken", 0))
-    assert result["culprits"] == [{"component": "lr", "action": "changed_inside"}]
-    assert diagnosis.sentence(result) == f"differs from batch {STOP + 1}: lr changed inside the step"
+    assert result["culprits"] == [{"component": "lr", "action": "changed_inside", "found": "0.002", "wanted": "0.014"}]
+    assert (
+        diagnosis.sentence(result)
+        == f"differs from batch {STOP + 1}: lr changed inside the step (found 0.002, wanted 0.014)"
+    )
 
     def other_betas(program, state):
         def update(step, loss):
@@ -568,3 +571,264 @@ def test_difference_tells_how_much_of_a_component_it_is(diagnosed):
 
     told = diagnosis.sentence(diagnosed(Kept, narrow))
     assert "kept is different (found bfloat16 float32, wanted float32; 1 of 3 tensors and values)" in told
+
+
+# What is told of a component and its parts is told once.
+
+
+class Averaged(Program):
+    """With batch normalisation, and an average of all that the model holds, which the run would be tested with."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.append(torch.nn.BatchNorm1d(1))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.swa = torch.optim.swa_utils.AveragedModel(self.model, use_buffers=True)
+
+    def components(self):
+        return {**super().components(), "swa": self.swa}
+
+    def loss(self, batch):
+        kept = [part.detach() for part in (*self.swa.module.parameters(), self.swa.module[3].running_var)]
+        return super().loss(batch) * (1 + 0.01 * sum(part.square().sum() for part in kept))
+
+    def update(self, step, loss):
+        super().update(step, loss)
+        self.swa.update_parameters(self.model)
+
+    def state(self):
+        return {**super().state(), "swa": copy.deepcopy(self.swa.state_dict())}
+
+    def load(self, state):
+        super().load(state)
+        self.swa.load_state_dict(copy.deepcopy(state["swa"]))
+
+
+def new_average(program, state):
+    program.swa = torch.optim.swa_utils.AveragedModel(Averaged().model, use_buffers=True)
+
+
+def weights_from_average(program, state):
+    program.model.load_state_dict(program.swa.module.state_dict())
+
+
+def double_average(program, state):
+    for tensor in program.swa.state_dict().values():
+        tensor.mul_(2)
+
+
+def narrow_average(program, state):
+    for tensor in program.swa.module.state_dict().values():
+        tensor.copy_(tensor.half())
+
+
+@pytest.mark.parametrize(
+    ("lose", "told"),
+    [
+        (new_average, "swa was lost (it is as before training)"),
+        (narrow_average, "swa was rounded to float16"),
+        (double_average, "swa is different (10 of 10 tensors and values)"),
+    ],
+)
+def test_what_was_done_to_a_component_and_its_parts_is_told_once(diagnosed, lose, told):
+    assert diagnosed(Averaged)["verdict"] == "identical"
+    result = diagnosed(Averaged, lose)
+    assert diagnosis.sentence(result) == f"differs from batch {STOP + 1}: {told}"
+    assert result["culprits"][0]["parts"] == ["buffers"]
+
+
+def test_swap_of_a_component_and_its_parts_is_told_once(diagnosed):
+    class Bare(Averaged):
+        def components(self):
+            return {**super().components(), "swa": self.swa.module}
+
+    result = diagnosed(Bare, weights_from_average)
+    assert diagnosis.sentence(result) == f"differs from batch {STOP + 1}: model holds the values of swa"
+
+
+def test_what_was_done_to_a_part_alone_is_told_of_the_part(diagnosed):
+    result = diagnosed(Averaged, lambda program, _: program.model[3].reset_running_stats())
+    assert named(result) == {("model.buffers", "lost")}
+
+
+# Of what is plain the entries that differ are named.
+
+
+@pytest.mark.parametrize(
+    ("lose", "told"),
+    [
+        (
+            lambda program, _: program.optimizer.param_groups[0].update(weight_decay=0.5, eps=1e-6),
+            "optimizer.settings is different (eps: found 1e-06, wanted 1e-08; weight_decay: found 0.5, wanted 0)",
+        ),
+        (
+            lambda program, _: program.optimizer.param_groups[0].update(betas=(0.8, 0.999)),
+            "optimizer.settings is different (betas.0: found 0.8, wanted 0.9)",
+        ),
+        (
+            lambda program, _: program.optimizer.param_groups[0].update(mine="a, {b"),
+            "optimizer.settings is different (mine: found 'a, {b', wanted nothing)",
+        ),
+        (
+            lambda program, _: setattr(program.model[1], "scale", 2),
+            "model.attributes is different (2.scale: found 2, wanted 1)",
+        ),
+        (lambda program, _: program.extra["kept"].update(best=9), "kept is different (best: found 9, wanted 5)"),
+    ],
+)
+def test_entries_that_differ_are_named(diagnosed, lose, told):
+    class Plain(Program):
+        def __init__(self):
+            super().__init__()
+            self.model[1].scale = 1
+            self.extra = {"kept": {"best": 5, "name": "x: y"}}
+
+        def loss(self, batch):
+            mine = self.optimizer.param_groups[0].get("mine", "")
+            return super().loss(batch) * self.model[1].scale * self.extra["kept"]["best"] + len(mine)
+
+    assert told in diagnosis.sentence(diagnosed(Plain, lose))
+
+
+# Two models that take turns, as generator and critic do.
+
+
+class Turns(Program):
+    """The critic is trained at every third step only, and its optimizer clears its gradients before that."""
+
+    def __init__(self):
+        super().__init__()
+        self.critic = torch.nn.Linear(4, 1)
+        self.critics = torch.optim.Adam(self.critic.parameters(), lr=0.02)
+
+    def components(self):
+        return {**super().components(), "critic": self.critic, "critics": self.critics}
+
+    def update(self, step, loss):
+        super().update(step, loss)
+        if step % 3 == 0:
+            self.critics.zero_grad()
+            self.critic(self.batch(step)[:, :4]).square().mean().backward()
+            self.critics.step()
+        for optimizer in (self.optimizer, self.critics):
+            optimizer.param_groups[0]["lr"] *= 0.9
+
+    def state(self):
+        return {**super().state(), "critic": copy.deepcopy([self.critic.state_dict(), self.critics.state_dict()])}
+
+    def load(self, state):
+        super().load(state)
+        self.critic.load_state_dict(state["critic"][0])
+        self.critics.load_state_dict(copy.deepcopy(state["critic"][1]))
+
+
+def test_gradients_that_nothing_touches_are_not_named_beside_the_cause(diagnosed):
+    assert diagnosed(Turns)["verdict"] == "identical"
+    result = diagnosed(Turns, lambda program, _: program.optimizer.state.clear())
+    assert named(result) == {("optimizer", "lost")}
+
+
+def test_gradients_that_an_update_is_made_with_are_touched_though_no_others_are_added(diagnosed):
+    class Late(Program):
+        """Each update is made with the gradients of the batch before."""
+
+        def update(self, step, loss):
+            gradients = torch.autograd.grad(loss, list(self.model.parameters()))
+            self.optimizer.step()
+            for part, gradient in zip(self.model.parameters(), gradients):
+                part.grad = gradient
+
+        def state(self):
+            return {**super().state(), "gradients": [copy.deepcopy(part.grad) for part in self.model.parameters()]}
+
+        def load(self, state):
+            super().load(state)
+            for part, gradient in zip(self.model.parameters(), state["gradients"]):
+                part.grad = gradient
+
+    assert diagnosed(Late)["verdict"] == "identical"
+    assert named(diagnosed(Late, lambda program, _: program.optimizer.zero_grad())) == {("model.gradients", "lost")}
+
+
+@pytest.mark.parametrize("name", ["optimizer", "critics"])
+def test_rate_tells_of_which_optimizer_it_is(diagnosed, name):
+    right = []
+
+    def reset(program, state):
+        group = program.components()[name].param_groups[0]
+        right.append(group["lr"])
+        group["lr"] = 1.5
+
+    result = diagnosed(Turns, reset)
+    assert f"lr is different ({name}: found 1.5, wanted {right[0]!r})" in diagnosis.sentence(result)
+    assert named(result) == {("lr", "different")}
+
+
+def test_rate_of_an_optimizer_that_was_lost_is_explained_by_it_alone(diagnosed):
+    def lose(program, state):
+        fresh = Turns()
+        program.optimizer.load_state_dict(fresh.optimizer.state_dict())
+
+    result = diagnosed(Turns, lose)
+    assert (named(result), result["explained"]) == ({("optimizer", "lost")}, ["lr"])
+
+    def lose_both(program, state):
+        lose(program, state)
+        program.critics.param_groups[0]["lr"] = 1.5
+
+    result = diagnosed(Turns, lose_both)
+    assert {culprit["component"] for culprit in result["culprits"]} == {"optimizer", "lr"}
+
+
+# What is registered and no longer used.
+
+
+@pytest.mark.parametrize("dead", ["optimizer", "model", "optimizer of nobody"])
+def test_registered_optimizer_that_holds_none_of_the_modules_parameters_is_told(diagnosed, capsys, dead):
+    class Anew(Program):
+        """Its optimizer, or its model with the optimizer, is made anew after the third step; the trace knows the first
+        ones.
+        """
+
+        def components(self):
+            if dead == "model":
+                return {"model": self.model, "optimizer": lambda: self.optimizer}
+            return super().components()
+
+        def update(self, step, loss):
+            super().update(step, loss)
+            if step == 3:
+                if dead != "optimizer of nobody":
+                    self.model = copy.deepcopy(self.model)
+                self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+
+    class Function(Anew):
+        def components(self):
+            return {"model": (lambda: self.model) if dead == "optimizer" else self.model, "optimizer": self.optimizer}
+
+    if dead == "optimizer of nobody":
+
+        class Function(Program):
+            """Registers an optimizer of a copy of the model."""
+
+            def components(self):
+                copied = copy.deepcopy(self.model)
+                return {"model": self.model, "optimizer": torch.optim.SGD(copied.parameters(), lr=0.1)}
+
+    result = diagnosed(Anew if dead == "model" else Function)
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        said[0]
+        == "trace: optimizer holds none of the registered modules' parameters, wanted a function for what is made anew"
+    )
+    first = 1 if dead == "optimizer of nobody" else 4
+    assert {"kind": "detached", "component": "optimizer", "rows": [first]} in result["notes"]
+    assert f"optimizer holds none of the registered modules' parameters, as batch {first} shows" in diagnosis.sentence(
+        result
+    )
+
+
+@pytest.mark.parametrize("program", [Masters, Turns, Averaged])
+def test_optimizer_that_trains_what_is_registered_is_not_told(diagnosed, capsys, program):
+    assert diagnosed(program)["notes"] == []
+    assert capsys.readouterr().err == ""

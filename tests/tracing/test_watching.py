@@ -222,7 +222,7 @@ def test_optimizers_with_settings_and_state_of_any_kind_are_traced(tmp_path):
         optimizer.state[module.weight]["projector"] = Opaque()
         trace.after_step()
     first, second = rows(tmp_path / "trace.csv")
-    assert first["lr"] == "[None, 0.0]"
+    assert first["lr"] == "{inner: 0.0, optimizer: None}"
     assert first["optimizer"] != second["optimizer"] and second["optimizer.unseen"] == "Opaque"
 
 

@@ -14,6 +14,7 @@ same.
 """
 
 import shutil
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from exact_resume.audit import result as audit_result
 from exact_resume.audit.command import with_flags
 from exact_resume.audit.own_folder import OwnFolder
 from exact_resume.audit.process import CALLS, CHECKPOINT, LOG, LONGEST, LOSSES, SAVED, TRACE
-from exact_resume.audit.result import KILLED, SAVED_TWICE, Case
+from exact_resume.audit.result import KILLED, OTHER_DATA, SAVED_TWICE, Case
 from exact_resume.audit.run import AuditedRun
 from exact_resume.checkpoint import comparison, readers
 from exact_resume.errors import LabError
@@ -234,7 +235,7 @@ class Audit:
             raise Failed("meddled", self._shown(error)) from error
         except Exception as error:
             # What libraries make of files that nobody foresaw. An audit ends with a result all the same.
-            raise Failed("unreadable", self._shown(f"{type(error).__name__}: {error}")) from error
+            raise Failed("unreadable", self._shown(_unforeseen(error))) from error
 
     def _compared(self, name, left, resumed):
         """Return the Case of an AuditedRun. Raises Failed when it can't be held against straight."""
@@ -245,7 +246,7 @@ class Audit:
         case = Case(**comparison.distance(self.straight.weights, left.weights))
         same_bits = comparison.same_bits(self.straight.weights, left.weights)
         case.first_differing_logged_step = self._first_difference(case, left)
-        case.diagnosis = self._noting(case, lambda: left.diagnosis(self.straight, self.repeatable, same_bits))
+        case.diagnosis = self._diagnosis(case, left, same_bits)
         faults, unsure = legs.faults(self.steps, *self.straight.legs(), left.legs())
         case.passed = same_bits and case.first_differing_logged_step is None and not faults
         # A log is the trainer's own word, so one case is tried on other data whatever it says.
@@ -261,14 +262,27 @@ class Audit:
 
         A step that straight passes without logging it has none: a trainer may log every so many steps of each process.
         """
-        wanted, found = (self._noting(case, one.losses) for one in (self.straight, left))
-        if not wanted or not found:
+        try:
+            wanted, found = self.straight.losses(), left.losses()
+        except (LabError, OSError) as error:
+            return self._without_losses(case, self._shown(error))
+        if not wanted and not found:
             return None
+        if not wanted or not found:
+            silent = self.straight if not wanted else left
+            return self._without_losses(case, f"nothing logged by {', '.join(name for name, _, _ in silent.spans)}")
         unknown = [step for step in found if step not in wanted and min(wanted) < step < max(wanted)]
         if unknown:
             listed = ", ".join(map(str, unknown[:6])) + (", …" if len(unknown) > 6 else "")
-            case.notes.append(f"it logs steps that straight doesn't log: {listed}")
+            told = f"it logs steps that straight doesn't log: {listed}"
+            if len(unknown) == len(found):
+                return self._without_losses(case, told)
+            case.notes.append(told)
         return comparison.first_difference(wanted, {step: loss for step, loss in found.items() if step not in unknown})
+
+    def _without_losses(self, case, why):
+        case.losses_not_compared = why
+        case.notes.append(f"logged losses not compared: {why}")
 
     def _faults_on_other_data(self, case, name, resumed):
         """Return the faults that show when the first processes of a run get other data than the last ones.
@@ -279,7 +293,7 @@ class Audit:
         found = []
         try:
             for switch in range(1, 1 + len(self.stops.get(name, [self.save_at]))):
-                label = f"{name}-other-data-{switch}"
+                label = f"{name}{OTHER_DATA}{switch}"
                 self.tell(label)
                 weights = self._trying(resumed, name, label, switch).weights
                 if self._differ(weights, self.straight.weights):
@@ -321,16 +335,19 @@ class Audit:
         except (LabError, OSError, RecursionError) as error:
             self.tell(f"not all that the trainer left can be removed: {self._shown(error)}")
 
-    def _noting(self, case, read):
-        """Return what `read()` returns, or None and a note why it can't be read."""
+    def _diagnosis(self, case, left, same_bits):
+        """Return what the traces of an AuditedRun tell, None, with a note, when they can't be read: no verdict needs
+        them.
+        """
         try:
-            return read()
+            return left.diagnosis(self.straight, self.repeatable, same_bits)
+        except (LabError, OSError) as error:
+            case.notes.append(self._shown(error))
         except Exception as error:
-            # Whatever a foreign file is read as; it isn't needed for the verdict.
-            note = self._shown(error if isinstance(error, LabError) else f"{type(error).__name__}: {error}")
-            if note not in case.notes:
-                case.notes.append(note)
-            return None
+            # A trace may hold what nobody foresaw; if it doesn't, this is a fault of ours, and where it is has to be
+            # seen.
+            case.notes.append(self._shown(f"the traces can't be held against each other: {_unforeseen(error)}"))
+        return None
 
     def _shown(self, text):
         """Return a text as one line that can be printed, with the paths in it as they are below the work folder."""
@@ -338,6 +355,12 @@ class Audit:
             return None
         shown = self.place.shown(str(text)).encode("utf-8", "backslashreplace").decode()
         return " ".join(shown.split())[:LONGEST]
+
+
+def _unforeseen(error):
+    """Return an error of no kind that is expected as text: its type, and where in this project it came up."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}: {error}"
 
 
 def _hold_against_noise(gates):

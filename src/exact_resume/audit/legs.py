@@ -55,6 +55,7 @@ class Log:
             return
         # From 0: then the last number is less than that of the steps, or of the batches.
         first, last = min(logged), max(logged)
+        self.second = min((number for number in logged if number), default=None)
         self.zero = int(first == 0 and (last < steps or (last + 1) % steps == 0))
         gaps = {after - before for before, after in pairwise(sorted(set(logged)))}
         self.dense = gaps == {1}
@@ -74,9 +75,10 @@ class Log:
 
     def says(self, leg):
         """Return RIGHT, UNSURE or a fault of the leg, without its process."""
-        if self.unit is None or not leg.logged:
+        if self.unit is None or not leg.logged or leg.logged == [0]:
             return UNSURE
-        found, wanted = self._as_steps(leg.logged), {step for step in self.logged if leg.start < step <= leg.end}
+        numbers = set(leg.logged) - ({0} if self.is_before(leg) else set())
+        found, wanted = self._as_steps(numbers), {step for step in self.logged if leg.start < step <= leg.end}
         # Of numbers far apart none tells whether they count from 0.
         old = {step for step in found if step <= leg.start - (not self.dense)}
         new = found - old
@@ -99,6 +101,13 @@ class Log:
             leg.end == self.steps or max(self.logged) > leg.end
         )
         return RIGHT if found == wanted and telling else UNSURE
+
+    def is_before(self, leg):
+        """Whether the 0 that a resumed leg logs is no step, but what the loss was before its first one.
+
+        A leg that trained from there would log what the uninterrupted run logs next.
+        """
+        return leg.start > 0 and self.second not in leg.logged
 
     def _as_steps(self, logged):
         return {ceil((number + self.zero) / self.unit) for number in logged}

@@ -7,6 +7,8 @@ from exact_resume import diagnosis
 # The cases of the resume gate that every audit has, and so no names for stops: the process is killed when it has saved,
 # and it saves twice.
 KILLED, SAVED_TWICE = "killed", "saved-twice"
+# What the processes of a case that are given other data are called: this and a number behind its name.
+OTHER_DATA = "-other-data-"
 
 
 @dataclass
@@ -17,7 +19,8 @@ class Case:
     not_tried. `error`: a line that says more. `passed`: None when that can't be said. `reasons`: why it failed, each a
     dict with `kind`, numbers and a `sentence`; see `give_reasons`. `first_differing_logged_step`: in the trainer's own
     steps, as it logs them; a diagnosis counts for itself. `noise_ratio`: rel_l2 as a multiple of repeat's, where repeat
-    didn't pass. `notes`: lines about files that can't be read and aren't needed, and what couldn't be looked at.
+    didn't pass. `losses_not_compared`: why not, a line; None if they were, or none were logged. `notes`: lines about
+    files that can't be read and aren't needed, and what couldn't be looked at.
     """
 
     status: str = "ok"
@@ -25,6 +28,7 @@ class Case:
     passed: bool | None = None
     reasons: list = field(default_factory=list)
     first_differing_logged_step: int | None = None
+    losses_not_compared: str | None = None
     max_abs_diff: float | None = None
     rel_l2: float | None = None
     noise_ratio: float | None = None
@@ -134,13 +138,16 @@ def cases(result):
 
 
 def culprits(result):
-    """Return the components that a trainer which isn't exact lost or changed, as its traces tell, each once and sorted."""
+    """Return the components that a trainer which isn't exact lost or changed, as its traces tell, each once and sorted;
+    parts of one that is among them itself are not told besides.
+    """
     found = [
         case["diagnosis"]["culprits"]
         for case in cases(result).values()
         if case["passed"] is False and case["diagnosis"]
     ]
-    return sorted({culprit["component"] for listed in found for culprit in listed})
+    names = {culprit["component"] for listed in found for culprit in listed}
+    return sorted(name for name in names if name.rpartition(".")[0] not in names)
 
 
 def latent(result):
@@ -174,7 +181,8 @@ def sentence(result):
         return f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates are measured against that"
     if outcome == "exact":
         told = "; ".join(latent(result))
-        return f"exact here; latent: {told}" if told else "exact: stopped or not, it ends with the same bits"
+        told = f"exact here; latent: {told}" if told else "exact: stopped or not, it ends with the same bits"
+        return "; ".join([told, *_losses_not_compared(result)])
     failed = {name: case for name, case in cases(result).items() if case["passed"] is False}
     if not failed:
         return "no verdict: no resume could be tried"
@@ -187,7 +195,7 @@ def sentence(result):
     parts += _reasons(
         case for case in failed.values() if not case["diagnosis"] or not case["diagnosis"]["culprits"] or _faults(case)
     )
-    return "; ".join([*parts, *dict.fromkeys(_failure(case) for case in failed.values() if case["status"] != "ok")])
+    return "; ".join([*parts, *_failures(failed.values()), *_losses_not_compared(result)])
 
 
 def summary(results):
@@ -212,6 +220,21 @@ def _reasons(cases):
             if reason["kind"] != "weights_differ":
                 told.setdefault(reason["kind"], reason["sentence"])
     return list(told.values())
+
+
+def _failures(cases):
+    """Return what befell the cases that couldn't be compared: of each status the first one's."""
+    told = {}
+    for case in cases:
+        if case["status"] != "ok":
+            told.setdefault(case["status"], _failure(case))
+    return list(told.values())
+
+
+def _losses_not_compared(result):
+    """Return why losses were not compared, as a list: the first case's reason, if there is one."""
+    told = [case["losses_not_compared"] for case in cases(result).values() if case["losses_not_compared"]]
+    return [f"logged losses not compared: {told[0]}"] if told else []
 
 
 def _faults(case):

@@ -1,9 +1,9 @@
 """What the processes of an audited run leave: weights, losses as they logged them, and traces."""
 
-import csv
 from dataclasses import dataclass
 
 from exact_resume import diagnosis
+from exact_resume.audit import losses_file
 from exact_resume.audit.legs import Leg
 from exact_resume.audit.own_folder import OwnFolder
 from exact_resume.audit.process import LOSSES, TRACE
@@ -21,8 +21,11 @@ class AuditedRun:
     weights: dict
 
     def losses(self):
-        """Return the losses, as text, by step, as far as they were logged. Raises LabError when they can't be read."""
-        return {step: loss for name, _, _ in self.spans for step, loss in self._logged(name)}
+        """Return the losses, as text, by step, as far as they were logged. Raises LabError when they can't be read.
+
+        A resumed process may log as step 0 what the loss is before its first step, which nothing is to be held against.
+        """
+        return {step: loss for name, start, _ in self.spans for step, loss in self._logged(name) if step or not start}
 
     def legs(self):
         """Return the Leg of each process; what can't be read is None there."""
@@ -46,17 +49,11 @@ class AuditedRun:
         return {**found, "sentence": diagnosis.sentence(found)}
 
     def _logged(self, name):
-        """Return the (step, loss) pairs of a process in their order, [] if it logs none."""
+        """Return the (step, loss) pairs of a process in their order, [] if it logs none. Raises LabError when they
+        can't be read.
+        """
         path = f"{name}/{LOSSES}"
-        if not self.place.holds(path):
-            return []
-        try:
-            with open(self.place.text(path), newline="", encoding="utf-8-sig") as file:
-                rows = list(csv.DictReader(file, skipinitialspace=True))
-                # Who appends to a log may begin each part with a header.
-                return [(_whole(row["step"]), row["train_loss"]) for row in rows if row["step"] != "step"]
-        except (KeyError, ValueError, TypeError, OverflowError, csv.Error) as error:
-            raise LabError(f"{self.place.path / path}: wanted a CSV with the columns step,train_loss") from error
+        return losses_file.read(self.place.text(path)) if self.place.holds(path) else []
 
     def _numbers(self, name):
         return [step for step, _ in self._logged(name)]
@@ -66,13 +63,6 @@ class AuditedRun:
 
     def _rows(self, name):
         return [row.number for row in self._trace(name).rows]
-
-
-def _whole(number):
-    """Return the whole number in a text, also where it is written with decimals. Raises ValueError when there is none."""
-    if not float(number).is_integer():
-        raise ValueError(number)
-    return int(float(number))
 
 
 def _readable(read, name):

@@ -1,12 +1,13 @@
 """The `audit` section of the config: the trainers, and what of it a trainer may have of its own."""
 
+import re
 import shlex
 
 from exact_resume.audit import command
 from exact_resume.audit.process import CALLS, CHECKPOINT, LOG, LOSSES, SAVED, TRACE
-from exact_resume.audit.result import KILLED, SAVED_TWICE
+from exact_resume.audit.result import KILLED, OTHER_DATA, SAVED_TWICE
 from exact_resume.errors import LabError
-from exact_resume.lab.settings import check_ascending, load
+from exact_resume.lab.settings import check_apart, check_ascending, load
 
 # Cases that every audit has, beside those that the config calls stops.
 RESERVED_CASES = ["repeat", "save", KILLED, SAVED_TWICE]
@@ -72,6 +73,7 @@ def check(audit, minimind):
     shipped = load()["audit"]["trainers"]
     for name in audit["only"]:
         _check_known("audit.only", name, names)
+    check_apart("audit.trainers", names)
     for name, trainer in trainers(audit, minimind).items():
         own = audit["trainers"][name]
         sections = {key: f"audit.trainers.{name}" if key in own else "audit" for key in SHARED}
@@ -85,15 +87,20 @@ def check(audit, minimind):
                 raise LabError(
                     f"config key audit.trainers.{name}.command: found {path!r}, wanted files without braces in their names"
                 )
-        if trainer["weights"] in RESERVED_FILES:
-            names = ", ".join(RESERVED_FILES)
+        if trainer["weights"].casefold() in RESERVED_FILES:
+            listed = ", ".join(RESERVED_FILES)
             raise LabError(
-                f"config key audit.trainers.{name}.weights: found {trainer['weights']}, wanted a name other than {names}"
+                f"config key audit.trainers.{name}.weights: found {trainer['weights']}, wanted a name other than {listed}"
             )
+        check_apart(f"{sections['stops']}.stops", trainer["stops"])
         for case, steps in trainer["stops"].items():
-            if case in RESERVED_CASES:
+            if case.casefold() in RESERVED_CASES:
                 raise LabError(
                     f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}"
+                )
+            if re.search(rf"{OTHER_DATA}\d+$", case.casefold()):
+                raise LabError(
+                    f"config key {sections['stops']}.stops: found {case}, wanted a name that doesn't end in {OTHER_DATA} and a number"
                 )
             check_ascending(f"{sections['stops']}.stops.{case}", steps, f"{sections['steps']}.steps", trainer["steps"])
         check_ascending(
@@ -102,6 +109,18 @@ def check(audit, minimind):
         # One of config.yaml's own may have been taken away, and then there is no cure to show.
         if own.get("fixed_by") not in (None, *shipped):
             _check_known(f"audit.trainers.{name}.fixed_by", own["fixed_by"], names)
+        _check_cure(name, audit["trainers"])
+
+
+def _check_cure(name, trainers):
+    """Raise LabError if the trainer `name` is its own cure, or that of one that is its cure in turn."""
+    cures, cure = [], trainers[name].get("fixed_by")
+    while cure in trainers and cure not in cures:
+        if cure == name:
+            found = f"{cures[0]}, which is fixed by {name} in turn" if cures else name
+            raise LabError(f"config key audit.trainers.{name}.fixed_by: found {found}, wanted another trainer")
+        cures.append(cure)
+        cure = trainers[cure].get("fixed_by")
 
 
 def _check_known(key, name, names):

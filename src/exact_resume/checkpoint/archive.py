@@ -8,6 +8,7 @@ import re
 import stat
 import struct
 import sys
+import warnings
 import zipfile
 from collections import OrderedDict
 from reprlib import Repr
@@ -26,6 +27,9 @@ DESCRIPTORS = [struct.Struct("<4sIII"), struct.Struct("<4sIQQ")]
 END = struct.Struct("<4s6xHIIH")
 LOCATOR = struct.Struct("<4s4xQ4x")
 LARGE_END = struct.Struct("<4s28xQQQ")
+
+# The records that torch.save writes, below a folder of any name. Others make torch take the file for a program.
+RECORDS = re.compile(r"data\.pkl|data/\d+|byteorder|version|\.[\w/]+")
 
 DICTS = (dict, OrderedDict)
 PLAIN = (type(None), bool, int, float, str)
@@ -99,14 +103,23 @@ def read(path):
                 raise LabError(f"{path}: not a file, wanted a checkpoint")
             verify(file, path)
             file.seek(0)
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch_load(file)
     except LabError:
         raise
     except OSError as error:
         raise LabError(f"{path}: can't be read: {error.strerror or error}") from error
     except Exception as error:
         # Whatever a hostile file makes the unpickler trip over.
-        raise LabError(f"{path}: not a checkpoint that is safe to read: {_reason(error)}") from error
+        raise LabError(f"{path}: not a checkpoint that is safe to read: {reason(error)}") from error
+
+
+def torch_load(file):
+    """Return what torch reads in `file`, a file or a path, on the CPU, without running code in it, and without
+    warnings.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _open_without_waiting(path, flags):
@@ -114,14 +127,16 @@ def _open_without_waiting(path, flags):
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _reason(error):
+def reason(error):
     """Return why torch didn't load a file, in one line, without its advice to load it with weights_only=False."""
     text = str(error)
     forbidden = re.search(r"GLOBAL (\S+)", text)
     if forbidden:
         return f"found {forbidden[1]}, wanted tensors and plain values"
-    told = text.partition("WeightsUnpickler error: ")[2].strip() or text.strip()
-    return type(error).__name__ if not told or "weights_only" in told.splitlines()[0] else told.splitlines()[0]
+    told = (text.partition("WeightsUnpickler error: ")[2].strip() or text.strip()).splitlines()
+    if not told or "weights_only" in told[0]:
+        return f"torch can't read it ({type(error).__name__})"
+    return told[0]
 
 
 def load_newest(path, use=lambda value, path: value):
@@ -150,7 +165,8 @@ def verify(file, path):
     """Check that the open file `file` is an archive of whole, uncompressed records with the right CRC-32 each, and
     nothing else: records from the first byte on, one after another, and the archive's directory at the end.
 
-    Raises LabError naming `path`.
+    Raises LabError naming `path`, also for records that torch.save doesn't write, and for numbers in another byte order
+    than here.
     """
     refused = f"{path}: truncated or not a checkpoint, wanted an archive written by torch.save"
     try:
@@ -169,7 +185,7 @@ def verify(file, path):
         entries, directory = _directory(content)
         if (entries, directory) != (len(records), archive.start_dir):
             raise LabError(refused)
-        end = 0
+        end, names = 0, _records_by_name(records, path)
         for record in records:
             if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
                 raise LabError(
@@ -190,9 +206,40 @@ def verify(file, path):
             end += _descriptor_size(content, end, record)
         if end != directory:
             raise LabError(refused)
+    _check_byte_order(archive, names, path)
     # torch finds names without regard to case.
     if len({record.filename.lower() for record in records}) < len(records):
         raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
+
+
+def _records_by_name(records, path):
+    """Return the records by their names below the archive's folder. Raises LabError unless they are those of one
+    torch.save.
+    """
+    folder = records[0].filename.partition("/")[0] if records else ""
+    names = {record.filename.removeprefix(f"{folder}/"): record for record in records}
+    strange = next((record.filename for name, record in names.items() if not RECORDS.fullmatch(name)), None)
+    if strange is not None:
+        raise LabError(
+            f"{path}: not a checkpoint: found the record {show(strange)}, wanted none but those that torch.save writes"
+        )
+    if "data.pkl" not in names:
+        raise LabError(f"{path}: not a checkpoint: found no record data.pkl, wanted those that torch.save writes")
+    return names
+
+
+def _check_byte_order(archive, names, path):
+    """Raise LabError unless the archive's numbers are in this machine's byte order, as far as it says which they are
+    in.
+    """
+    if "byteorder" not in names:
+        return
+    with archive.open(names["byteorder"]) as file:
+        order = file.read(len("little") + 1).decode("utf-8", "replace")
+    if order != sys.byteorder:
+        raise LabError(
+            f"{path}: found numbers in the byte order {show(order)}, wanted {sys.byteorder!r}, this machine's"
+        )
 
 
 def _directory(content):

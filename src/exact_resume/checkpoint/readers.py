@@ -75,10 +75,9 @@ def _read_torch(path, real):
     if zipfile.is_zipfile(real):
         return archive.read(real)
     try:
-        return torch.load(real, map_location="cpu", weights_only=True)
+        return archive.torch_load(real)
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LabError(f"{path}: not a torch file that is safe to read: {reason}") from error
+        raise LabError(f"{path}: not a torch file that is safe to read: {archive.reason(error)}") from error
 
 
 def _read_safetensors(path, real):

@@ -3,13 +3,16 @@
 import csv
 from collections import Counter
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 
 from exact_resume.errors import LabError
+from exact_resume.tracing import plain_text
 from exact_resume.tracing.format import (
     AFTER,
     BATCH,
     CONFIGURATION,
+    DETACHED,
     EMPTY,
     GENERATORS,
     HELPERS,
@@ -43,9 +46,11 @@ GIVES = {
 TELLING = ("lost", "rewound", "skipped_ahead", "rounded", "swapped", "reordered")
 # A row's number has fewer digits.
 LONGEST_NUMBER = 16
+# A sentence tells so many entries of a component and no more.
+MOST_ENTRIES = 6
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One row of a trace: the number of its batch or update, and its cells by column."""
 
@@ -132,12 +137,13 @@ def diagnose(reference, legs, repeatable=None, same_weights=None):
       reference, `as_row`, the reference's row that it is held against there, and `shows`, the first row in which
       something comes of it;
     - `culprits`, each with `component`, `action`, and `by` (rows) or `other` (a component), `to` (a precision), `found`
-      and `wanted`, `tensors` (how many differ of how many) where they apply;
+      and `wanted`, `entries` (those that differ, each with its `key`, `found` and `wanted`, None where it isn't there),
+      `tensors` (how many differ of how many) where they apply, and `parts` of the component that the same was done to;
     - `explained`: what of the batch, the learning rate and an optimizer's settings differs because a culprit does;
     - `latent`: what differs and has shown no effect, like culprits, with the row `since` when;
-    - `outputs` that differ where the inputs don't; `notes` on missing and repeated rows, each with `kind` and `rows`;
-      `unused`, generators that differ but are never drawn from; `not_looked_at`, components with types that have no
-      digest.
+    - `outputs` that differ where the inputs don't; `notes` on missing and repeated rows, each with `kind` and `rows`,
+      and on an optimizer that has nothing to do with the modules, its `component`; `unused`, generators that differ but
+      are never drawn from; `not_looked_at`, components with types that have no digest.
 
     Raises LabError when they are not traces of one configuration, or have no row in common.
     """
@@ -161,7 +167,7 @@ def diagnose(reference, legs, repeatable=None, same_weights=None):
         "last_row": common[-1].number if common else None,
         **dict.fromkeys(("row", "as_row", "shows")),
         **{key: [] for key in ("culprits", "explained", "latent", "outputs")},
-        "notes": _notes(reference.rows, other),
+        "notes": _notes(reference.rows, other) + _detached(reference.rows, other),
         "unused": _unused(reference.rows, legs),
         "not_looked_at": _not_looked_at(reference.rows, other),
     }
@@ -171,7 +177,30 @@ def diagnose(reference, legs, repeatable=None, same_weights=None):
     elif whole and same_weights is False:
         result["verdict"] = "kept"
     result.update(_Comparison(steps, common, result["unused"], repeatable, same_weights).result())
-    return result
+    return {**result, **{key: _with_parts(result[key]) for key in ("culprits", "latent")}}
+
+
+def _with_parts(entries):
+    """Return `entries`, culprits or what is latent, without parts of a component that the same was done to as to the
+    component itself; its entry names them as `parts`.
+    """
+    found = {entry["component"]: entry for entry in entries}
+    for name, entry in list(found.items()):
+        owner = name.rpartition(".")[0]
+        if part(name) in PARTS and owner in found and _way(found[owner]) == _way(entry):
+            own = found[owner] = {**found[owner], "parts": [*found[owner].get("parts", []), part(name)]}
+            counts = [one.pop("tensors", None) for one in (own, found.pop(name))]
+            if all(counts):
+                own["tensors"] = [sum(count) for count in zip(*counts)]
+    return list(found.values())
+
+
+def _way(entry):
+    """Return what was done to a component or to a part of it, in the same words for both."""
+    way = {key: value for key, value in entry.items() if key not in ("component", "parts", "tensors")}
+    if entry["action"] == "swapped" and part(entry["component"]) in PARTS:
+        way["other"] = entry["other"].removesuffix(f".{part(entry['component'])}")
+    return way
 
 
 def _check_same_setup(reference, other):
@@ -202,6 +231,18 @@ def _notes(rows, other):
     return [{"kind": kind, "rows": numbers} for kind, numbers in found.items() if numbers]
 
 
+def _detached(rows, other):
+    """Return a note on each optimizer that has nothing to do with the registered modules, with the first row that shows
+    it.
+    """
+    first = {}
+    for row in [*rows, *other]:
+        for column, value in row.cells.items():
+            if value == DETACHED == part(column):
+                first.setdefault(column.removesuffix(f".{DETACHED}"), row.number)
+    return [{"kind": DETACHED, "component": name, "rows": [number]} for name, number in first.items()]
+
+
 def _unused(rows, legs):
     """Return the generators that differ and are never drawn from: each process has the same state in all of its rows."""
     parts = [part for part in (rows, *(leg.rows for leg in legs)) if part]
@@ -221,12 +262,25 @@ def _not_looked_at(rows, other):
     return [{"component": name, "types": sorted(set(types))} for name, types in found.items()]
 
 
+def _once_for_a_row(look):
+    """Make a method of _Comparison look at each row once, and keep what it found."""
+
+    def kept(self, row):
+        found = self.kept.setdefault(look.__name__, {})
+        if row not in found:
+            found[row] = look(self, row)
+        return found[row]
+
+    return wraps(look)(kept)
+
+
 class _Comparison:
     """The rows that a run has in common with the reference, of which `steps` are the cells by number."""
 
     def __init__(self, steps, common, unused, repeatable, same_weights):
         self.steps, self.common, self.unused = steps, common, unused
         self.repeatable, self.same_weights = repeatable, same_weights
+        self.kept = {}
 
     def result(self):
         """Return what the comparison adds to a diagnosis."""
@@ -245,23 +299,27 @@ class _Comparison:
     def wanted(self, row):
         return self.steps[row.number]
 
+    @_once_for_a_row
     def differing(self, row):
         """Return the columns that stand for what goes into a row and are not as in the reference."""
         cells, wanted = row.cells, self.wanted(row)
         names = [name for name in _inputs({**wanted, **cells}, self.unused) if not _is_of_absent(name, cells, wanted)]
         return [name for name in names if cells.get(name) != wanted.get(name)]
 
+    @_once_for_a_row
     def given(self, row):
         """Return which of the batch and the learning rate are not as in the reference."""
         cells, wanted = row.cells, self.wanted(row)
         found = {name for name in GIVEN if cells.get(name) != wanted.get(name)}
         return found | {RATE} if f"{RATE}.{AFTER}" in self.outputs(row) else found
 
+    @_once_for_a_row
     def outputs(self, row):
         """Return the outputs that are not as in the reference."""
         cells, wanted = row.cells, self.wanted(row)
         return [name for name in wanted if _is_output(name) and name in cells and cells[name] != wanted[name]]
 
+    @_once_for_a_row
     def caused_outputs(self, row):
         """Return the outputs that differ and are not just what differed before in the same place."""
         differing = self.differing(row)
@@ -280,13 +338,13 @@ class _Comparison:
                 if _is_setting(name.removesuffix(f".{AFTER}"))
             ]
             if changed and LOSS not in self.outputs(row):
-                culprits = [{"component": name, "action": "changed_inside"} for name in changed]
+                culprits = [{"component": name, **self.changed_inside(row, f"{name}.{AFTER}")} for name in changed]
                 return {**found, "verdict": "inputs", "culprits": culprits, "latent": self.latent(place)}
             return {**found, **self.unexplained(row), "latent": self.latent(place)}
         since = {name: self.since(place, name) for name in differing}
         actions = {name: self.action(self.common[start], name) for name, start in since.items()}
         blamed = self.blamed(place, since, actions)
-        explained = [name for name in differing if self.is_explained(row.cells, name, differing)]
+        explained = [name for name in differing if self.is_explained(row.cells, self.wanted(row), name, differing)]
         named = [name for name in differing if name not in explained and (name in blamed or name in GIVEN)]
         if not named:
             # What can't give this is all that there is: then it does, or what does is not traced.
@@ -305,6 +363,12 @@ class _Comparison:
             "explained": explained,
             "latent": self.latent(place, but=latent),
         }
+
+    def changed_inside(self, row, name):
+        """Return what the column `name` of a rate or a setting after the step tells of it."""
+        wanted = self.wanted(row)
+        plain = not is_digest(row.cells[name]) and not is_digest(wanted[name])
+        return {"action": "changed_inside", **(_what_differs(row.cells, wanted, name) if plain else {})}
 
     def unexplained(self, row):
         return {"verdict": "untraced" if self.repeatable else "computation", "outputs": self.outputs(row)}
@@ -385,7 +449,7 @@ class _Comparison:
         # Whatever goes by the wrong number is wrong because of it; in the first row it is as before training.
         if row.number != min(self.steps):
             differing = [name for name in differing if cells.get(name) != self.wanted(row).get(name)]
-        explained = [name for name in differing if self.is_explained(cells, name, differing)]
+        explained = [name for name in differing if self.is_explained(cells, wanted, name, differing)]
         culprits = [
             {"component": name, **self.action(row, name, as_row)} for name in differing if name not in explained
         ]
@@ -431,26 +495,52 @@ class _Comparison:
         )
         return next((number for number in others if is_counterpart(self.steps[number])), row.number)
 
-    def is_explained(self, cells, name, differing):
+    def is_explained(self, cells, wanted, name, differing):
         """Whether `name` differs because another input does: a batch or a learning rate because of what gives it to the
         step, an optimizer's settings because the optimizer was lost.
 
         Either both are as in one and the same row of the reference, or what gives it was never like this in the
         reference; or it was never like this itself: a learning rate only if it comes from a scheduler, or from no
-        optimizer and nothing that was like this before.
+        optimizer and nothing that was like this before. `wanted` are the cells that `cells` are held against. Of
+        several optimizers each one's rate has to be explained.
         """
-        places = self.places(cells, name)
         givers = [other for other in differing if self.can_give(cells, other, name)]
-        if places:
-            known = [self.places(cells, giver) for giver in givers]
-            unknown = [giver for giver, there in zip(givers, known) if not there]
-            if name == RATE:
-                unknown = [giver for giver in unknown if cells.get(f"{giver}.kind") == "scheduler"]
-            return any(places & there for there in known) or (name in GIVEN and bool(unknown))
         if name == RATE:
-            givers = [giver for giver in givers if cells.get(f"{giver}.kind") != "optimizer"]
-            return any(cells.get(f"{giver}.kind") == "scheduler" or not self.places(cells, giver) for giver in givers)
+            return all(self.is_rate_explained(cells, givers, *rate) for rate in self.rates(cells, wanted))
+        places, known = self.places(cells, name), [self.places(cells, giver) for giver in givers]
+        if places:
+            return any(places & there for there in known) or (name == BATCH and not all(known))
         return name == BATCH and bool(givers)
+
+    def is_rate_explained(self, cells, givers, optimizer, places):
+        """Whether one of `givers` explains the rate of `optimizer` (None: the only one), which is what it is in the
+        rows `places`.
+        """
+        givers = {giver: (cells.get(f"{giver}.kind"), self.places(cells, giver)) for giver in givers}
+        if places:
+            own = [
+                (kind, there)
+                for giver, (kind, there) in givers.items()
+                if kind != "optimizer" or optimizer in (None, giver)
+            ]
+            return any(places & there or (kind == "scheduler" and not there) for kind, there in own)
+        return any(kind == "scheduler" or not there for kind, there in givers.values() if kind != "optimizer")
+
+    def rates(self, cells, wanted):
+        """Return for each optimizer whose rate differs its name and the reference's rows in which its rate is this one;
+        of a rate that is nobody's in particular, or of the only optimizer, None in the name's place.
+        """
+        optimizers = [
+            column.removesuffix(".kind")
+            for column, kind in cells.items()
+            if part(column) == "kind" and kind == "optimizer"
+        ]
+        found, right = plain_text.items(cells.get(RATE, "")), plain_text.items(wanted.get(RATE, ""))
+        if len(optimizers) < 2 or set(found) != set(optimizers) or set(right) != set(optimizers):
+            return [(None, self.places(cells, RATE))]
+        names = [name for name in optimizers if found[name] != right[name]]
+        texts = {number: plain_text.items(row.get(RATE, "")) for number, row in self.steps.items()}
+        return [(name, {number for number, rates in texts.items() if rates.get(name) == found[name]}) for name in names]
 
     def can_give(self, cells, other, name):
         """Whether the input `other` can be what decides on the batch, the learning rate or the settings `name`."""
@@ -567,11 +657,16 @@ def _is_generator(cells, name):
 
 
 def _what_differs(cells, wanted, name):
-    """Return what can be said of a component that is otherwise: found and wanted where these are plain or of other
-    dtypes, and how many of its tensors and values differ.
+    """Return what can be said of a component that is otherwise: where it is plain, the keys that differ, or it itself,
+    as found and as wanted; else the dtypes where these differ, and how many of its tensors and values do.
     """
     told = {}
     if not is_digest(cells[name]) and not is_digest(wanted[name]):
+        entries = plain_text.differing(cells[name], wanted[name])
+        if entries:
+            return {
+                "entries": [{"key": key, "found": found, "wanted": right} for key, (found, right) in entries.items()]
+            }
         return {"found": cells[name], "wanted": wanted[name]}
     dtypes = [one.get(f"{name}.dtypes", "") for one in (cells, wanted)]
     if dtypes[0] != dtypes[1]:
@@ -615,6 +710,7 @@ def sentence(result, unused=False):
                 "missing": f"{unit} {listed} missing",
                 "beyond": f"{unit} {listed} not in the reference",
                 "ends_early": f"it ends before the reference, after {unit} {listed}",
+                DETACHED: f"{note.get('component')} holds none of the registered modules' parameters, as {unit} {listed} shows",
             }[note["kind"]]
         )
     if result["not_looked_at"] and result["verdict"] in ("computation", "untraced", "kept"):
@@ -662,7 +758,7 @@ def told(culprit, unit):
         "rounded": f"{name} was rounded to {culprit.get('to')}",
         "swapped": f"{name} holds the values of {culprit.get('other')}",
         "reordered": f"{name} holds the right tensors in wrong places",
-        "changed_inside": f"{name} changed inside the step",
+        "changed_inside": f"{name} changed inside the step{_details(culprit)}",
     }[culprit["action"]]
 
 
@@ -670,6 +766,13 @@ def _details(culprit):
     details = []
     if "found" in culprit:
         details.append(f"found {culprit['found']}, wanted {culprit['wanted']}")
+    entries = culprit.get("entries", [])
+    details += [
+        f"{one['key']}: found {one['found'] or 'nothing'}, wanted {one['wanted'] or 'nothing'}"
+        for one in entries[:MOST_ENTRIES]
+    ]
+    if len(entries) > MOST_ENTRIES:
+        details.append("…")
     if "tensors" in culprit:
         details.append("{} of {} tensors and values".format(*culprit["tensors"]))
     return f" ({'; '.join(details)})" if details else ""

@@ -176,6 +176,7 @@ def check(settings):
     check_values(settings)
     _check_data(settings["data"])
     _check_stops(settings["training"])
+    check_apart("variants", [*RESERVED_NAMES, *all_variants(settings)])
     for name, recipe in settings["variants"].items():
         _check_variant(name, recipe, settings)
 
@@ -203,6 +204,8 @@ def _check_plain(value, key=""):
         for name, item in value.items():
             if not isinstance(name, str):
                 raise LabError(f"config key {key}{name}: found {type(name).__name__} as a name, wanted text")
+            if not name or not name.isprintable():
+                raise LabError(f"config key {key.removesuffix('.')}: found {name!r} as a name, wanted printable text")
             _check_plain(item, f"{key}{name}.")
     elif isinstance(value, list):
         for item in value:
@@ -213,7 +216,9 @@ def _check_plain(value, key=""):
 
 def _one_line(error):
     key = ".".join(map(str, error.absolute_path))
-    found = "null" if error.instance is None else repr(error.instance)
+    found = (
+        "null" if error.instance is None else repr(error.instance) if error.instance not in ([], {}) else "no entries"
+    )
     if error.validator == "additionalProperties":
         known = sorted(error.schema["properties"])
         unknown = sorted(set(error.instance) - set(known))
@@ -225,6 +230,9 @@ def _one_line(error):
         return f"config key {key}.{error.instance}: wanted {error.schema['description']}"
     if error.validator == "pattern":
         return f"config key {key}: found {found}, wanted {error.schema['description']}"
+    if error.validator == "uniqueItems":
+        twice = next(item for place, item in enumerate(error.instance) if item in error.instance[:place])
+        return f"config key {key}: found {twice!r} a second time, wanted it once"
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
@@ -234,13 +242,16 @@ def _one_line(error):
         "maximum": "at most",
         "exclusiveMinimum": "more than",
         "exclusiveMaximum": "less than",
-        "minItems": "a length of at least",
-        "maxItems": "a length of at most",
-        "minProperties": "entries, at least",
+        "minItems": "at least",
+        "maxItems": "at most",
+        "minProperties": "at least",
         "enum": "one of",
     }
     if error.validator in limits:
-        return f"config key {key}: found {found}, wanted {limits[error.validator]} {error.validator_value}"
+        wanted = f"{limits[error.validator]} {error.validator_value}"
+        if error.validator.endswith(("Items", "Properties")):
+            wanted += " entry" if error.validator_value == 1 else " entries"
+        return f"config key {key}: found {found}, wanted {wanted}"
     return f"config key {key}: found {found}: {error.message}"
 
 
@@ -292,6 +303,15 @@ def check_ascending(key, found, steps_key, steps):
                 f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}, since {steps_key} is {steps}"
             )
         last = stop
+
+
+def check_apart(key, names):
+    """Raise LabError naming the config's `key` unless `names` stay apart where files' names are without regard to case."""
+    known = {}
+    for name in names:
+        other = known.setdefault(name.casefold(), name)
+        if other != name:
+            raise LabError(f"config key {key}: found {other} and {name}, wanted names that differ in more than case")
 
 
 def check_recipe(recipe, known, prefix):

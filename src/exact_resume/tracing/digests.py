@@ -95,18 +95,20 @@ def digest(value):
     return _joined(map(_leaf_digest, leaves(value)))
 
 
-def cell(value):
-    """Return what a column shows of `value`: a few numbers and texts as they are, the digest of anything else."""
-    return show("", value)[""]
+def cell(value, longest=LONGEST):
+    """Return what a column shows of `value`: numbers and texts of up to `longest` characters as they are, the digest of
+    anything else.
+    """
+    return show("", value, longest)[""]
 
 
-def show(name, value):
+def show(name, value, longest=LONGEST):
     """Return the columns `name`, what a cell shows of `value`, and `name`.unseen, the types of what in it has no
     digest.
     """
     found = list(leaves(value))
     unseen = {leaf.type for leaf in found if isinstance(leaf, Unseen)}
-    return {name: _shown(value, found, unseen), f"{name}.unseen": " ".join(sorted(unseen))}
+    return {name: _shown(value, found, unseen, longest), f"{name}.unseen": " ".join(sorted(unseen))}
 
 
 def leaves(value):
@@ -230,14 +232,14 @@ def _leaves_of_tensor(tensor):
         yield tensor.detach().as_subclass(torch.Tensor)
 
 
-def _shown(value, found, unseen):
+def _shown(value, found, unseen, longest=LONGEST):
     """Return what a cell shows of `value`, whose leaves are `found`."""
     if len(found) == len(unseen) == 1:
         return f"{UNSEEN}{next(iter(unseen))}"
     plain = _plain_text(value) if found and not unseen else None
     if plain is None:
         return _joined(map(_leaf_digest, found))
-    return plain if len(plain) <= LONGEST else _joined([plain.encode()])
+    return plain if len(plain) <= longest else _joined([plain.encode()])
 
 
 def _plain_text(value):

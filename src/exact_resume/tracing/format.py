@@ -17,9 +17,12 @@ update. Then come a header and the rows, and where the columns change, another h
   values beside the tensors;
 - NAME.settings of an optimizer: its hyperparameters, but for the learning rate, and which parameters they are for;
   NAME.attributes too;
+- NAME.detached of an optimizer: `detached` where it has none of the modules' parameters and one of them changed without
+  the other;
 - NAME.kind: one of KINDS, of what is known to be of that kind;
 - rng.torch, rng.cuda, rng.numpy, rng.python: the global generators;
-- `lr`, `batch` and whatever else before_step was given: what goes into this row alone;
+- `lr` (by optimizer, where there are several), `batch` and whatever else before_step was given: what goes into this row
+  alone;
 - `loss`, and NAME.after, NAME.PART.after and lr.after: what came out of it.
 
 A cell is empty where there is nothing: roundings of what holds no numbers with decimals, say.
@@ -33,8 +36,10 @@ TITLE, VERSION = "exact-resume trace", "2"
 UNITS = ("batch", "update")
 NUMBER, CONFIGURATION, RATE, BATCH, LOSS, AFTER = "row", "configuration", "lr", "batch", "loss", "after"
 PRECISIONS = ("float16", "bfloat16")
+# Column and cell of an optimizer that has nothing to do with the registered modules.
+DETACHED = "detached"
 # Columns that help to tell what was done to a component and are none themselves.
-HELPERS = (*PRECISIONS, "unordered", "each", "dtypes", "unseen", "kind")
+HELPERS = (*PRECISIONS, "unordered", "each", "dtypes", "unseen", "kind", DETACHED)
 PARTS = ("buffers", "gradients", "parameters", "mode", "trainable", "attributes", "settings")
 GENERATORS = ("rng.torch", "rng.cuda", "rng.numpy", "rng.python")
 # Columns of their own, and so no names for components.

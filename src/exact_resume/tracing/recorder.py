@@ -30,6 +30,7 @@ from exact_resume.tracing.format import (
     AFTER,
     BATCH,
     CONFIGURATION,
+    DETACHED,
     KINDS,
     LOSS,
     NUMBER,
@@ -57,6 +58,9 @@ PLAIN_ATTRIBUTES = {bool, int, float, str}
 OF_THE_PROCESS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")
 # An attribute that holds more than so many values is data.
 MOST_VALUES = 64
+# Settings and attributes of up to so many characters are shown as they are, so that a diagnosis can name the one that
+# differs.
+LONGEST_SETTINGS = 512
 # So many objects are looked through for generators, but none of these.
 MOST_OBJECTS = 64
 NOT_LOOKED_THROUGH = tuple(CLASSES[kind] for kind in ("module", "optimizer", "scheduler", "scaler"))
@@ -155,17 +159,21 @@ class Trace:
 
     def after_step(self, loss=None):
         """Write down what came out, `loss` and the state of what may have changed, and write the row to the file.
-
         Raises ValueError when before_step wasn't called.
         """
         if self.row is None:
             raise ValueError("trace: found after_step without before_step, wanted before_step first")
         self._add(LOSS, lambda: {LOSS: ""} if loss is None else show(LOSS, _as_number(loss)))
-        for name, waiting in self.waiting.items():
-            if waiting and self._guarded(name, waiting.were_thrown_away):
-                self.row.update(describe(f"{name}.gradients", {}))
         for name, part in self.present.items():
             self._add(f"{name}.{AFTER}", lambda name=name, part=part: self._outputs(name, part))
+        for name, waiting in self.waiting.items():
+            if waiting and self._guarded(
+                name, lambda name=name, waiting=waiting: waiting.were_of_no_use(self._moved(name))
+            ):
+                self.row.update(describe(f"{name}.gradients", {}))
+        for name, kind in self.kinds.items():
+            if kind == "optimizer":
+                self._add(f"{name}.detached", lambda name=name: {f"{name}.detached": self._detached(name)})
         if "optimizer" in self.kinds.values():
             self._add(f"{RATE}.{AFTER}", lambda: {f"{RATE}.{AFTER}": self._rate()})
         if self.columns != list(self.row):
@@ -207,9 +215,11 @@ class Trace:
         if kind == "optimizer":
             parts = optimizer_parts(part, self.places)
             self.digested[name] = Digested(parts.pop(""))
-            del parts["attributes."]
-            after = {f"{name}.{key}{AFTER}": digest(value) for key, value in parts.items()}
-            return {f"{name}.{AFTER}": str(self.digested[name]), **after}
+            return {
+                f"{name}.{AFTER}": str(self.digested[name]),
+                f"{name}.parameters.{AFTER}": digest(parts["parameters."]),
+                f"{name}.settings.{AFTER}": _settings_cell(parts["settings."]),
+            }
         if kind in ("scheduler", "scaler", "loader", "generator"):
             return {}
         # Numbers with decimals, of which an update makes other ones.
@@ -217,17 +227,41 @@ class Trace:
         return {f"{name}.{AFTER}": digest(state_of(_present(self.components[name]))) if held else ""}
 
     def _rate(self):
-        """Return the cell of the learning rates in the registered optimizers' groups, one if all are the same."""
-        optimizers = [part for name, part in self.present.items() if self.kinds[name] == "optimizer"]
-        rates = [_as_number(group.get("lr")) for part in optimizers for group in part.param_groups]
-        return cell(rates[0] if len(set(map(repr, rates))) == 1 else rates)
+        """Return the cell of the learning rates in the registered optimizers' groups: by optimizer if there are
+        several, and one if all of its groups have the same.
+        """
+        optimizers = {name: part for name, part in self.present.items() if self.kinds[name] == "optimizer"}
+        rates = {
+            name: [_as_number(group.get("lr")) for group in part.param_groups] for name, part in optimizers.items()
+        }
+        rates = {name: found[0] if len(set(map(repr, found))) == 1 else found for name, found in rates.items()}
+        return cell(next(iter(rates.values()), []) if len(rates) < 2 else rates)
+
+    def _moved(self, column):
+        """Whether what the column `column` shows is another one after this row's step."""
+        return self.row.get(f"{column}.{AFTER}") not in (None, self.row.get(column))
+
+    def _detached(self, name):
+        """Return the cell that says whether the optimizer `name` has nothing to do with the registered modules.
+
+        It has none of their parameters, and either these change without its own, or its own without theirs: float32
+        masters change together with what they are the masters of.
+        """
+        held = any(id(owner) in self.places for group in self.present[name].param_groups for owner in group["params"])
+        modules = any(self._moved(module) for module in self.parameters)
+        if held or not self.places or modules == self._moved(f"{name}.parameters"):
+            return ""
+        self._tell(
+            f"trace: {name} holds none of the registered modules' parameters, wanted a function for what is made anew"
+        )
+        return DETACHED
 
     def _guarded(self, name, look):
         """Return what `look()` returns, or None and say why it can't be had."""
         try:
             return look()
         except Exception as error:
-            self._tell(f"trace: {name} can't be looked at: {type(error).__name__}: {' '.join(str(error).split())}")
+            self._tell_failure(name, error)
             return None
 
     def _add(self, name, columns):
@@ -237,11 +271,14 @@ class Trace:
         except Exception as error:
             why = type(error).__name__
             self.row.update({name: f"{UNSEEN}{why}", f"{name}.unseen": why})
-            return self._tell(f"trace: {name} can't be looked at: {why}: {' '.join(str(error).split())}")
+            return self._tell_failure(name, error)
         self.row.update(added)
         for column, types in added.items():
             if column.endswith(".unseen") and types:
                 self._tell(f"trace: {column.removesuffix('.unseen')} holds {types}, which has no digest: not looked at")
+
+    def _tell_failure(self, name, error):
+        self._tell(f"trace: {name} can't be looked at: {type(error).__name__}: {' '.join(str(error).split())}")
 
     def _tell(self, line):
         """Say a line on standard error, once."""
@@ -307,7 +344,7 @@ def state_columns(name, component, parts=None, places=None, look=True, known=Non
             **describe(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, look),
             f"{name}.mode": _flags([module.training for module in modules], "train", "eval"),
             f"{name}.trainable": _flags([part.requires_grad for part in parameters.values()], "all", "none"),
-            f"{name}.attributes": cell(attributes),
+            f"{name}.attributes": cell(attributes, LONGEST_SETTINGS),
             f"{name}.kind": kind,
         }
     if kind == "optimizer":
@@ -315,11 +352,16 @@ def state_columns(name, component, parts=None, places=None, look=True, known=Non
         return {
             **describe(name, parts[""], look, known),
             **describe(f"{name}.parameters", parts["parameters."], look),
-            f"{name}.settings": digest(parts["settings."]),
-            f"{name}.attributes": cell(parts["attributes."]),
+            f"{name}.settings": _settings_cell(parts["settings."]),
+            f"{name}.attributes": _settings_cell(parts["attributes."]),
             f"{name}.kind": kind,
         }
     return {**describe(name, state_of(component, states), look), f"{name}.kind": kind}
+
+
+def _settings_cell(parts):
+    """Return the cell of an optimizer's settings or attributes, a list of dicts: of the one, where there is just one."""
+    return cell(parts[0] if len(parts) == 1 else parts, LONGEST_SETTINGS)
 
 
 def kind_of(component):
@@ -377,7 +419,7 @@ def optimizer_parts(optimizer, places):
     settings = [
         {
             **{key: group[key] for key in group if key != "lr"},
-            "params": repr(sorted(place[id(owner)] for owner in group["params"])),
+            "params": cell(sorted(place[id(owner)] for owner in group["params"]), 64),
         }
         for group in groups
     ]
@@ -537,7 +579,7 @@ def _is_state(key, value):
 
 class Waiting:
     """The gradients that wait in `parameters` before a step: whether the backward pass finds them, or they were cleared
-    before it.
+    before it, or nothing touches them.
     """
 
     def __init__(self, parameters):
@@ -553,11 +595,13 @@ class Waiting:
         if id(parameter) not in self.found:
             self.found[id(parameter)] = parameter.grad is not None and any_value(parameter.grad)
 
-    def were_thrown_away(self):
-        """Return whether all that the step came upon were cleared before; to be called once, when the step has ended."""
+    def were_of_no_use(self, updated):
+        """Return whether nothing came of them in the step: all that it came upon were cleared before, or it came upon
+        none, and no update (`updated`) was made with them. To be called once, when the step has ended.
+        """
         for hook in self.hooks:
             hook.remove()
-        return bool(self.found) and not any(self.found.values())
+        return not any(self.found.values()) if self.found else not updated
 
 
 def _with_inner_ones(optimizer):
