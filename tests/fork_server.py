@@ -19,8 +19,10 @@ import sys
 import threading
 from contextlib import suppress
 
-# None of this project's own modules: a program may be of another copy of it.
-PRELOADED = ["torch", "numpy", "pandas", "matplotlib.pyplot", "jinja2", "jsonschema", "yaml", "tqdm", "snakemake.cli"]
+# None of this project's own modules: a program may be of another copy of it. The first optimizer of a process imports
+# torch._dynamo, which takes as long as torch.
+PRELOADED = ["torch", "torch._dynamo", "numpy", "pandas", "matplotlib.pyplot", "jinja2", "jsonschema", "yaml", "tqdm"]
+PRELOADED += ["snakemake.cli"]
 
 
 def main():

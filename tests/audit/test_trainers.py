@@ -45,7 +45,7 @@ def train(tmp_path):
             f"{name}.trace",
         ]
         command = [forked.python(), *map(str, [*trainer, *own, *flags])]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow" / "scripts")}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     return call
