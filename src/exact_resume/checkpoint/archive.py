@@ -2,6 +2,7 @@
 them.
 """
 
+import io
 import mmap
 import os
 import re
@@ -11,7 +12,10 @@ import sys
 import warnings
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from reprlib import Repr
+from typing import Any, BinaryIO
 
 import torch
 from isal import isal_zlib
@@ -30,6 +34,9 @@ LARGE_END = struct.Struct("<4s28xQQQ")
 
 # The records that torch.save writes, below a folder of any name. Others make torch take the file for a program.
 RECORDS = re.compile(r"data\.pkl|data/\d+|byteorder|version|\.[\w/]+")
+NO_ARCHIVE = "{path}: truncated or not a checkpoint, wanted an archive written by torch.save"
+# Of a record so many bytes at a time are in memory while it is checked.
+CHECKED_BYTES = 2**24
 
 DICTS = (dict, OrderedDict)
 PLAIN = (type(None), bool, int, float, str)
@@ -39,7 +46,7 @@ SHORTENED = Repr()
 SHORTENED.maxstring = SHORTENED.maxother = 80
 
 
-def save(path, value, keep_previous=False):
+def save(path: str | os.PathLike, value: Any, keep_previous: bool = False) -> None:
     """Write `value` to `path` with torch.save, whole or not at all; equal values give equal bytes.
 
     With `keep_previous` the checkpoint that was there before stays too, for load_newest.
@@ -75,7 +82,7 @@ def _with_own_parts(value):
     return value
 
 
-def load(path):
+def load(path: str | os.PathLike) -> Any:
     """Return what `save` wrote to `path`: dicts by names or numbers, lists and tuples of tensors, numbers and text, and
     nothing else.
 
@@ -90,20 +97,53 @@ def load(path):
     return value
 
 
-def read(path):
+def read(path: str | os.PathLike) -> Any:
     """Return what torch.save wrote to `path`, on the CPU, with `weights_only=True`, so that no code in the file can
     run.
 
     First the CRC-32 of every record is checked, which torch doesn't do. Raises LabError, one line, when the file is
     missing, truncated, damaged, or no archive of plain records.
     """
+    with refusing(path), _opened(path) as file:
+        verify(file, path)
+        file.seek(0)
+        return torch_load(file)
+
+
+def read_unverified(path: str | os.PathLike) -> Any:
+    """Return what torch.save of torch before 1.6 wrote to `path`: no archive, without checksums. Raises LabError."""
+    with refusing(path), _opened(path) as file:
+        return torch_load(file)
+
+
+def read_part(content: bytes, path: str | os.PathLike) -> Any:
+    """Return what torch.save wrote as `content`, a part of the file `path`, read as `read` does. Raises LabError."""
+    with refusing(path):
+        _verify(_archive(io.BytesIO(content), path), content, path)
+        return torch_load(io.BytesIO(content))
+
+
+def tensor_records(path: str | os.PathLike) -> list[tuple[int, int]]:
+    """Return where the data of each tensor record of the archive `path` begin, and their size, in bytes, in the file's
+    order. Raises LabError as `read` does.
+    """
+    with refusing(path), _opened(path) as file:
+        return [place for name, place in verify(file, path).items() if name.partition("/")[2].startswith("data/")]
+
+
+@contextmanager
+def _opened(path):
+    with open(path, "rb", opener=_open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise LabError(f"{path}: not a file, wanted a checkpoint")
+        yield file
+
+
+@contextmanager
+def refusing(path: str | os.PathLike) -> Iterator[None]:
+    """Raise LabError, one line that names `path`, for whatever a damaged or hostile file makes the block raise."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LabError(f"{path}: not a file, wanted a checkpoint")
-            verify(file, path)
-            file.seek(0)
-            return torch_load(file)
+        yield
     except LabError:
         raise
     except OSError as error:
@@ -113,13 +153,13 @@ def read(path):
         raise LabError(f"{path}: not a checkpoint that is safe to read: {reason(error)}") from error
 
 
-def torch_load(file):
-    """Return what torch reads in `file`, a file or a path, on the CPU, without running code in it, and without
-    warnings.
+def torch_load(file: BinaryIO | str | os.PathLike, mapped: bool = False) -> Any:
+    """Return what torch reads in `file`, an open file or a path, on the CPU, without running code in it, and without
+    warnings. `mapped`: the tensors' memory is the file's, which must be a path to an archive.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.load(file, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def _open_without_waiting(path, flags):
@@ -139,7 +179,7 @@ def reason(error):
     return told[0]
 
 
-def load_newest(path, use=lambda value, path: value):
+def load_newest(path: str | os.PathLike, use: Callable[[Any, Any], Any] = lambda value, path: value) -> Any:
     """Return `use(value, path)` of what `load` gives of `path`, or where either raises LabError or `path` is missing,
     of the checkpoint that was saved before it.
 
@@ -161,16 +201,21 @@ def load_newest(path, use=lambda value, path: value):
     return value
 
 
-def verify(file, path):
+def verify(file: BinaryIO, path: str | os.PathLike) -> dict[str, tuple[int, int]]:
     """Check that the open file `file` is an archive of whole, uncompressed records with the right CRC-32 each, and
     nothing else: records from the first byte on, one after another, and the archive's directory at the end.
 
-    Raises LabError naming `path`, also for records that torch.save doesn't write, and for numbers in another byte order
-    than here.
+    Return where each record's data begin, and their size, by its name. Raises LabError naming `path`, also for records
+    that torch.save doesn't write, and for numbers in another byte order than here.
     """
-    refused = f"{path}: truncated or not a checkpoint, wanted an archive written by torch.save"
+    archive = _archive(file, path)
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return _verify(archive, content, path)
+
+
+def _archive(file, path):
     try:
-        archive = zipfile.ZipFile(file)
+        return zipfile.ZipFile(file)
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -179,37 +224,54 @@ def verify(file, path):
         UnicodeDecodeError,
         OverflowError,
     ) as error:
-        raise LabError(refused) from error
+        raise LabError(NO_ARCHIVE.format(path=path)) from error
+
+
+def _verify(archive, content, path):
+    """Check `archive`, a ZipFile, whose bytes are `content`, as `verify` does, and return the same."""
+    refused = NO_ARCHIVE.format(path=path)
     records = sorted(archive.infolist(), key=lambda record: record.header_offset)
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        entries, directory = _directory(content)
-        if (entries, directory) != (len(records), archive.start_dir):
+    entries, directory = _directory(content)
+    if (entries, directory) != (len(records), archive.start_dir):
+        raise LabError(refused)
+    places, end, names = {}, 0, _records_by_name(records, path)
+    for record in records:
+        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+            raise LabError(
+                f"{path}: record {record.filename!r} is compressed, wanted records as torch.save writes them"
+            )
+        if record.header_offset != end or end + LOCAL_HEADER.size > directory:
             raise LabError(refused)
-        end, names = 0, _records_by_name(records, path)
-        for record in records:
-            if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
-                raise LabError(
-                    f"{path}: record {record.filename!r} is compressed, wanted records as torch.save writes them"
-                )
-            if record.header_offset != end or end + LOCAL_HEADER.size > directory:
-                raise LabError(refused)
-            begin = data_offset(content, record)
-            end = begin + record.file_size
-            if not _has_header(content, record) or end > directory:
-                raise LabError(refused)
-            with memoryview(content) as view, view[begin:end] as data:
-                # isal's is ten times as fast as zlib's.
-                if isal_zlib.crc32(data) != record.CRC:
-                    raise LabError(
-                        f"{path}: record {record.filename!r} is damaged: its CRC-32 is not the one that was written"
-                    )
-            end += _descriptor_size(content, end, record)
-        if end != directory:
+        begin = data_offset(content, record)
+        end = begin + record.file_size
+        if not _has_header(content, record) or end > directory:
             raise LabError(refused)
+        if _crc32(content, begin, end) != record.CRC:
+            raise LabError(f"{path}: record {record.filename!r} is damaged: its CRC-32 is not the one that was written")
+        # torch finds names without regard to case.
+        if record.filename.lower() in places:
+            raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
+        places[record.filename.lower()] = (begin, record.file_size)
+        end += _descriptor_size(content, end, record)
+    if end != directory:
+        raise LabError(refused)
     _check_byte_order(archive, names, path)
-    # torch finds names without regard to case.
-    if len({record.filename.lower() for record in records}) < len(records):
-        raise LabError(f"{path}: found two records of one name, wanted an archive written by torch.save")
+    return places
+
+
+def _crc32(content, begin, end):
+    """Return the CRC-32 of content[begin:end], of which no more than a part stays in memory if it is a mapped file."""
+    crc = 0
+    with memoryview(content) as view:
+        for start in range(begin, end, CHECKED_BYTES):
+            stop = min(start + CHECKED_BYTES, end)
+            with view[start:stop] as data:
+                # isal's is ten times as fast as zlib's.
+                crc = isal_zlib.crc32(data, crc)
+            if isinstance(content, mmap.mmap):
+                first = start - start % mmap.PAGESIZE
+                content.madvise(mmap.MADV_DONTNEED, first, stop - first)
+    return crc
 
 
 def _records_by_name(records, path):
@@ -262,7 +324,7 @@ def _directory(content):
 
 
 def _descriptor_size(content, begin, record):
-    """Return how many bytes at `begin` repeat what the directory says of `record`, whose data end there; 0 if none do."""
+    """Return how many bytes at `begin`, the end of the data of `record`, repeat what the directory says of it."""
     for descriptor in DESCRIPTORS:
         if content[begin : begin + descriptor.size] == descriptor.pack(
             b"PK\x07\x08", record.CRC, record.file_size, record.file_size
@@ -271,7 +333,7 @@ def _descriptor_size(content, begin, record):
     return 0
 
 
-def data_offset(content, record):
+def data_offset(content: bytes | mmap.mmap, record: zipfile.ZipInfo) -> int:
     """Return where in the archive `content` the data of `record`, a zipfile.ZipInfo, begin."""
     _, name_length, extra_length = LOCAL_HEADER.unpack_from(content, record.header_offset)
     return record.header_offset + LOCAL_HEADER.size + name_length + extra_length
@@ -285,7 +347,7 @@ def _has_header(content, record):
     return magic == b"PK\x03\x04" and name == record.orig_filename.encode()
 
 
-def halved(state_dict):
+def halved(state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return `state_dict` with its tensors in float16. Names that share memory go on sharing it, so tied weights are
     stored once.
     """
@@ -299,7 +361,7 @@ def halved(state_dict):
     return result
 
 
-def load_weights(path, module):
+def load_weights(path: str | os.PathLike, module: torch.nn.Module) -> torch.nn.Module:
     """Load the state_dict in `path` into `module`, half precision widened to the module's dtype. Raises LabError when
     it doesn't fit.
     """
@@ -307,7 +369,7 @@ def load_weights(path, module):
     return module
 
 
-def fill(module, state_dict, path, widened=False):
+def fill(module: torch.nn.Module, state_dict: Any, path: str | os.PathLike, widened: bool = False) -> None:
     """Copy `state_dict`, read from `path`, into `module`. Raises LabError naming a tensor that is missing, extra,
     misshapen, or of another dtype, unless it may be `widened`, or two that the module has as one and that are not
     equal.
@@ -317,7 +379,8 @@ def fill(module, state_dict, path, widened=False):
     own = module.state_dict()
     for name in sorted(set(own) ^ set(state_dict), key=str):
         raise LabError(
-            f"{path}: tensor {name} is {'missing' if name in own else 'unknown'}; wanted the tensors of the configured model"
+            f"{path}: tensor {name} is {'missing' if name in own else 'unknown'}; "
+            "wanted the tensors of the configured model"
         )
     firsts = {}
     for name, tensor in state_dict.items():
@@ -327,13 +390,14 @@ def fill(module, state_dict, path, widened=False):
         first = firsts.setdefault(own[name].data_ptr(), name)
         if not torch.equal(tensor, state_dict[first]):
             raise LabError(
-                f"{path}: tensor {name}: found other values than {first}'s, wanted the same, which the model has for both"
+                f"{path}: tensor {name}: found other values than {first}'s, "
+                "wanted the same, which the model has for both"
             )
     # Without what the file says of the module's version.
     module.load_state_dict(dict(state_dict))
 
 
-def fault(tensor, shape, dtype, finite=True):
+def fault(tensor: Any, shape: Iterable[int], dtype: torch.dtype | None, finite: bool = True) -> str | None:
     """Return what is wrong with `tensor`, one that `load` gave, as text "found ..., wanted ...", or None when it has
     this shape and dtype (None: any of floating-point numbers) and, unless `finite` is false, finite values.
     """
@@ -350,7 +414,7 @@ def fault(tensor, shape, dtype, finite=True):
     return None
 
 
-def check_apart(tensors):
+def check_apart(tensors: dict[str, torch.Tensor]) -> None:
     """Raise ValueError naming two of `tensors`, a dict by name, that share their memory: writing one would write the
     other.
     """
@@ -361,7 +425,7 @@ def check_apart(tensors):
             raise ValueError(f"{name}: found in the memory of {first}, wanted memory of its own")
 
 
-def show(value):
+def show(value: Any) -> str:
     """Return `value`, read from a file, as a message of one line shows it: shortened."""
     return " ".join(SHORTENED.repr(value).split())
 
@@ -410,7 +474,8 @@ def _container_impurity(container, depth):
         return f"found a dict with attributes, {show(sorted(map(str, vars(container))))}, wanted a plain one"
     for key in container:
         if not ((type(key) is str and key.isprintable()) or type(key) is int):
-            return f"found {show(key) if type(key) in PLAIN else type(key).__name__} as a name, wanted printable text or a number"
+            found = show(key) if type(key) in PLAIN else type(key).__name__
+            return f"found {found} as a name, wanted printable text or a number"
     return None
 
 
@@ -430,8 +495,9 @@ def _tensor_impurity(tensor):
     stride = torch.empty(tensor.shape, device="meta").stride()
     if tensor.stride() != stride or tensor.storage_offset():
         return f"found a view of strides {list(tensor.stride())}, wanted a contiguous tensor, of strides {list(stride)}"
-    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
-        return f"found {tensor.untyped_storage().nbytes()} bytes, wanted {tensor.numel() * tensor.element_size()}, the tensor's alone"
+    found, wanted = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+    if found != wanted:
+        return f"found {found} bytes, wanted {wanted}, the tensor's alone"
     return None
 
 

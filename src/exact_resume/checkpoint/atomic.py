@@ -133,7 +133,7 @@ def alone(path):
 
 
 def _open_alone(path):
-    """Return a descriptor of the emptied temporary file for `path`, which no other process has open here, and its path."""
+    """Return a descriptor of the emptied temporary file for `path`, which no other process has open, and its path."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = _open_locked(temporary, fcntl.LOCK_EX)
     if descriptor is None:

@@ -1,54 +1,72 @@
-"""The weights that a trainer leaves, in whichever of the usual forms."""
+"""Opens a checkpoint, in whichever of the usual forms."""
 
-import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from exact_resume.checkpoint import archive
+from exact_resume.checkpoint.contents import Contents
+from exact_resume.checkpoint.torch_file import TorchFile
 from exact_resume.errors import LabError
 
-TORCH, SAFETENSORS = (".pth", ".pt"), ".safetensors"
+TORCH, SAFETENSORS, INDEX = (".pth", ".pt"), ".safetensors", ".safetensors.index.json"
+METADATA = ".metadata"
 
 
 class NotFinite(LabError):
     """Weights that hold NaN or an infinity."""
 
 
-def read(path, real=Path):
-    """Return the weights at `path` as a dict of tensors by name: a .pth or .pt file, a .safetensors file, or a folder
-    with one of them.
+def contents(path: str | Path, real: Callable[[Path], Path | None] = Path) -> Contents:
+    """Return the Contents of the checkpoint at `path`: a file that torch.save wrote, a .safetensors file, the index
+    .safetensors.index.json of several ones, a folder that torch.distributed.checkpoint wrote, or a folder with an index
+    or with just one .pth, .pt or .safetensors file.
 
-    The tensors are plain ones that need no gradients, whatever the file holds: parameters, buffers, views. `real` says
-    where the file that was found is to be read, or raises LabError. Raises LabError, one line, when there is nothing of
-    the kind, or anything else than tensors by name; NotFinite when a value is none.
+    `real` says where a file that was found is to be read, or raises LabError. Raises LabError, one line, when there is
+    nothing of the kind, or it isn't whole or not safe to read.
     """
-    path = _file(Path(path))
-    # A file may call a tensor or a text anything, and hold any of a tensor's methods under another meaning: torch's own
-    # are called.
-    weights = _read_safetensors(path, real(path)) if path.suffix == SAFETENSORS else _read_torch(path, real(path))
-    if not isinstance(weights, dict):
-        raise LabError(f"{path}: found {type(weights).__name__}, wanted the model's tensors by name")
-    found = {name: _plain(path, name, tensor) for name, tensor in dict.items(weights)}
+
+    def found(file: Path) -> Path:
+        place = real(file)
+        if place is None or not place.is_file():
+            raise LabError(f"{file}: no such file")
+        return place
+
+    path = Path(path)
+    if path.is_dir() and (path / METADATA).is_file():
+        # Seconds to import.
+        from exact_resume.checkpoint.distributed import DistributedFolder
+
+        return DistributedFolder(path, found)
+    path = _file(path)
+    if not path.name.endswith((SAFETENSORS, INDEX)):
+        return TorchFile(path, found(path))
+    # Only who writes such files needs the package.
+    try:
+        from exact_resume.checkpoint.safetensors_file import SafetensorsFiles, Sharded
+    except ImportError as error:
+        raise LabError(f"{path}: can't be read without the package safetensors") from error
+    return Sharded(path, found) if path.name.endswith(INDEX) else SafetensorsFiles(path, {path: found(path)})
+
+
+def read(path: str | Path, real: Callable[[Path], Path | None] = Path) -> dict[str, torch.Tensor]:
+    """Return the weights at `path`, a checkpoint as `contents` takes it, as a dict of tensors by name, in memory.
+
+    The tensors are plain ones that need no gradients, whatever the file holds: parameters, buffers, views. Raises
+    LabError as `contents` does, and when there is anything else than tensors by name; NotFinite when a value is none.
+    """
+    weights = contents(path, real)
+    for name, kind in weights.strays():
+        raise LabError(f"{weights.path}: found {kind} under {name!r}, wanted nothing but the model's tensors by name")
+    # The file may go away.
+    found = {name: _finite(weights.path, name, tensor).clone() for name, tensor in weights.items()}
     if not found:
-        raise LabError(f"{path}: found no tensors, wanted the model's")
+        raise LabError(f"{weights.path}: found no tensors, wanted the model's")
     return found
 
 
-def _plain(path, name, tensor):
-    """Return the tensor as one of torch.Tensor itself. Raises LabError unless it is dense, of its own size, and finite."""
-    if not isinstance(tensor, torch.Tensor) or not isinstance(name, str):
-        raise LabError(
-            f"{path}: found {type(tensor).__name__} under {name!r}, wanted nothing but the model's tensors by name"
-        )
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
-        raise LabError(
-            f"{path}: tensor {name}: found {tensor.layout}, {tensor.dtype}, on {tensor.device}, wanted a dense tensor"
-        )
-    tensor = torch.Tensor.detach(tensor).as_subclass(torch.Tensor).resolve_conj().resolve_neg()
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise LabError(f"{path}: tensor {name}: found {list(tensor.shape)} made of fewer values, wanted a dense tensor")
+def _finite(path, name, tensor):
     # Not all types of one byte know isfinite, and some types hold no numbers that could be infinite.
     with suppress(NotImplementedError):
         if not bool(torch.isfinite(tensor if tensor.element_size() > 1 else tensor.float()).all()):
@@ -57,37 +75,19 @@ def _plain(path, name, tensor):
 
 
 def _file(path):
+    """Return the file to open for `path`, itself or in the folder that it is. Raises LabError when there is none."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in (*TORCH, SAFETENSORS))
+        files = sorted(file for file in path.iterdir() if file.name.endswith((*TORCH, SAFETENSORS, INDEX)))
+        indices = [file for file in files if file.name.endswith(INDEX)]
+        found = indices or files
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "none"
-            raise LabError(f"{path}: found {names}, wanted a folder with just one .pth, .pt or .safetensors file")
+            raise LabError(
+                f"{path}: found {names}, wanted a folder with just one .pth, .pt or .safetensors file, or an index"
+            )
         return found[0]
+    if not path.exists():
+        raise LabError(f"{path}: no such file or folder, wanted a checkpoint")
     if not path.is_file():
-        raise LabError(f"{path}: no such file or folder, wanted the final weights")
-    if path.suffix not in (*TORCH, SAFETENSORS):
-        raise LabError(f"{path}: wanted a name that ends in .pth, .pt or .safetensors")
+        raise LabError(f"{path}: found neither a file nor a folder, wanted a checkpoint")
     return path
-
-
-def _read_torch(path, real):
-    # Before torch 1.6 files were no archives; they carry no checksums.
-    if zipfile.is_zipfile(real):
-        return archive.read(real)
-    try:
-        return archive.torch_load(real)
-    except Exception as error:
-        raise LabError(f"{path}: not a torch file that is safe to read: {archive.reason(error)}") from error
-
-
-def _read_safetensors(path, real):
-    # Only trainers that write such files need the package.
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise LabError(f"{path}: can't be read without the package safetensors") from error
-    try:
-        return load_file(real)
-    except (OSError, SafetensorError) as error:
-        raise LabError(f"{path}: not a safetensors file: {error}") from error
