@@ -37,7 +37,8 @@ def main():
     needed = imported + state + activations
     mib = 2**20
     print(
-        f"peak {peak / mib:.0f} MiB; import torch {imported / mib:.0f}, state {state / mib:.0f}, activations {activations / mib:.0f} MiB"
+        f"peak {peak / mib:.0f} MiB; import torch {imported / mib:.0f}, state {state / mib:.0f}, "
+        f"activations {activations / mib:.0f} MiB"
     )
     print(f"peak / needed: {peak / needed:.2f} (wanted at most 1.30)")
 

@@ -41,7 +41,8 @@ def main():
     trained = 2 * steps + stop_at + len(settings.all_variants(chosen)) * (steps - stop_at)
     overhead = (one_core - trained * step) / jobs
     print(
-        f"-c1 {one_core:.1f} s, -c2 {two_cores:.1f} s; {jobs} jobs; {trained} steps of {step * 1e3:.1f} ms; import torch {imports:.2f} s"
+        f"-c1 {one_core:.1f} s, -c2 {two_cores:.1f} s; {jobs} jobs; {trained} steps of {step * 1e3:.1f} ms; "
+        f"import torch {imports:.2f} s"
     )
     print(f"overhead a job / import torch: {overhead / imports:.2f} (wanted at most 1.50)")
     print(f"-c1 / -c2: {one_core / two_cores:.2f} (wanted at least 1.50)")

@@ -71,7 +71,8 @@ def main():
     tokens_a_step = chosen["training"]["batch_size"] * chosen["training"]["length"]
     products = matrix_flops(ours.model, tokens_a_step, chosen) / matrix_rate()
     print(
-        f"step: ours {step * 1e3:.1f} ms ({tokens_a_step / step:.0f} tokens/s), theirs {statistics.median(times['theirs']) * 1e3:.1f} ms"
+        f"step: ours {step * 1e3:.1f} ms ({tokens_a_step / step:.0f} tokens/s), theirs "
+        f"{statistics.median(times['theirs']) * 1e3:.1f} ms"
     )
     print(f"tokens per second, ours / theirs: {ratio:.2f} (wanted at least 1.10)")
     print(f"share of the core's matrix-product rate: {products / step:.2f}")
@@ -103,7 +104,9 @@ def matrix_flops(model, tokens, chosen):
 
 
 def matrix_rate(size=1024, times=20):
-    """Return the operations per second of a float32 product of two square matrices on one core: the median of `times`."""
+    """Return the operations per second of a float32 product of two square matrices on one core: the median of
+    `times`.
+    """
     a, b = torch.randn(size, size), torch.randn(size, size)
     spent = []
     for _ in range(times):

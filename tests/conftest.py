@@ -54,7 +54,9 @@ def verb(tmp_path):
 
 
 def snakemake(project, *flags, workdir=None, configfile=None):
-    """Run Snakemake on the copy of the project in `project` with the tiny config, and with `configfile` laid over it."""
+    """Run Snakemake on the copy of the project in `project` with the tiny config, and with `configfile` laid over
+    it.
+    """
     configs = [str(path) for path in (TINY_FILE, configfile) if path]
     command = [
         forked.python(),

@@ -50,7 +50,8 @@ def main():
         for index, share in enumerate(args.shares):
             faults = try_with(int(share * needed), Path(folder, str(index)), args.targets, expected)
             print(
-                f"{share:.2f} of {needed} bytes: {'; '.join(faults) or 'one clear line, nothing torn, the same bytes with room again'}"
+                f"{share:.2f} of {needed} bytes: "
+                f"{'; '.join(faults) or 'one clear line, nothing torn, the same bytes with room again'}"
             )
             if faults:
                 sys.exit(1)

@@ -82,7 +82,9 @@ def start(folder, targets):
 
 
 def end(process, number):
-    """Send the signal to the whole process group; what doesn't end within ten seconds is killed, as batch systems do."""
+    """Send the signal to the whole process group; what doesn't end within ten seconds is killed, as batch systems
+    do.
+    """
     os.killpg(process.pid, number)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(10)

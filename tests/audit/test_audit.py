@@ -146,7 +146,10 @@ def test_lost_momentum_fails_just_the_resume_gate(run):
         "step 4 still has the restored weights; its update is the first to differ"
     )
     assert early["max_abs_diff"] > 0 and early["rel_l2"] > 0
-    told = r"not exact: early, twice, killed, saved-twice failed; weights up to \d[\d.]* away; the logged losses differ from step 5 on; "
+    told = (
+        r"not exact: early, twice, killed, saved-twice failed; weights up to \d[\d.]* away; "
+        "the logged losses differ from step 5 on; "
+    )
     assert re.fullmatch(told + "no trace says why", result["verdict"])
 
 
@@ -380,7 +383,8 @@ def test_a_trainer_that_data_make_no_difference_to_gets_a_note(run, tmp_path):
     assert result["outcome"] == "exact"
     notes = cases(result)["killed"]["notes"]
     assert notes == [
-        "neither its log nor its trace shows where its processes begin and end, and with other data: it ends with the same weights"
+        "neither its log nor its trace shows where its processes begin and end, and with other data: it "
+        "ends with the same weights"
     ]
 
 
@@ -478,15 +482,24 @@ def test_a_trainer_that_cant_save_and_stop_gets_a_result_that_says_so(run):
 PLANTED = {
     "beside": "os.symlink(outside, here / 'checkpoint.latest')",
     "up": "os.symlink('..', here / 'checkpoint.up'); os.symlink('.', here / 'checkpoint.here')",
-    "down": "os.mkdir(here / 'saved.d'); os.symlink('saved.d/x', here / 'checkpoint.x'); os.symlink(outside, here / 'saved.d/x')",
+    "down": (
+        "os.mkdir(here / 'saved.d'); os.symlink('saved.d/x', here / 'checkpoint.x'); os.symlink(outside, here "
+        "/ 'saved.d/x')"
+    ),
     "dangling": "os.symlink(outside / 'nothing', here / 'checkpoint.gone')",
     "loop": "os.symlink('checkpoint.b', here / 'checkpoint.a'); os.symlink('checkpoint.a', here / 'checkpoint.b')",
     "hard link": "os.link(outside / 'mine', here / 'checkpoint.hard')",
-    "next folder": "here.name == 'straight' and [os.symlink(outside, here.parent / name) for name in ('repeat', 'save')]",
-    "next log": "here.name == 'straight' and os.symlink(outside / 'mine', os.mkdir('work/save') or 'work/save/output.log')",
+    "next folder": (
+        "here.name == 'straight' and [os.symlink(outside, here.parent / name) for name in ('repeat', 'save')]"
+    ),
+    "next log": (
+        "here.name == 'straight' and os.symlink(outside / 'mine', os.mkdir('work/save') or 'work/save/output.log')"
+    ),
     "log": "os.unlink(here / 'output.log'); os.symlink(outside / 'mine', here / 'output.log')",
     "pipes": "os.mkfifo(here / 'checkpoint.pipe'); os.mkfifo(here / 'trace.csv')",
-    "read-only": "os.mkdir(here / 'checkpoint.ro'); (here / 'checkpoint.ro/file').touch(); os.chmod(here / 'checkpoint.ro', 0)",
+    "read-only": (
+        "os.mkdir(here / 'checkpoint.ro'); (here / 'checkpoint.ro/file').touch(); os.chmod(here / 'checkpoint.ro', 0)"
+    ),
 }
 
 
@@ -544,7 +557,10 @@ def test_folder_of_somebody_elses_is_not_emptied(run, tmp_path, outside):
 
 # All that a trainer starts ends with it.
 
-DAEMON = "import os, time; os.setsid(); os.fork() and os._exit(0); open({0!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+DAEMON = (
+    "import os, time; os.setsid(); os.fork() and os._exit(0); open({0!r}, 'w').write(str(os.getpid())); "
+    "time.sleep(1000)"
+)
 # Each child is there before its parent ends.
 HYDRA = (
     "import os\nwhile True:\n    os.fork() and os._exit(0)\n"
@@ -604,7 +620,9 @@ ODD_WEIGHTS = {
     "a pipe": "os.mkfifo(args.out); os._exit(0)",
     "a link to a device": "os.symlink('/dev/zero', args.out); os._exit(0)",
     "a link to itself": "os.symlink(args.out, args.out); os._exit(0)",
-    "a deep folder": "[(os.mkdir('d'), os.chdir('d')) for _ in [os.mkdir(args.out), os.chdir(args.out)] * 600]; os._exit(0)",
+    "a deep folder": (
+        "[(os.mkdir('d'), os.chdir('d')) for _ in [os.mkdir(args.out), os.chdir(args.out)] * 600]; os._exit(0)"
+    ),
     "output that is no text": "os.write(1, bytes(range(128, 256)) * 999); sys.exit(3)",
     "its own stop": "os.kill(os.getpid(), 19)",
     "names that are no text": "save_file({'a\\nb': [float('nan')]}, args.out); os._exit(0)",
@@ -1022,7 +1040,8 @@ def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, l
         ),
         (
             {"stops": {"a": [3], "a-other-data-1": [5]}},
-            "config key audit.trainers.mine.stops: found a-other-data-1, wanted a name that doesn't end in -other-data- and a number",
+            "config key audit.trainers.mine.stops: found a-other-data-1, wanted a name that doesn't end in "
+            "-other-data- and a number",
         ),
         (
             {"stops": {"killed-Other-Data-2": [5]}},

@@ -72,7 +72,8 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
     path = tmp_path / "shared.pth"
     code = (
         "import sys, torch\nfrom exact_resume.checkpoint import archive\n"
-        "for _ in range(60):\n    archive.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * 10_000,), float(sys.argv[2]))})"
+        "for _ in range(60):\n    archive.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * "
+        "10_000,), float(sys.argv[2]))})"
     )
     (tmp_path / "save.py").write_text(code)
     command = [forked.python(), "save.py", str(path)]
@@ -198,7 +199,9 @@ def test_archive_without_a_checkpoint_is_refused(tmp_path, record):
 
 
 def archive_of(path, **records):
-    """Write an archive with a good checkpoint's records, and `records` instead of or beside them; None takes one away."""
+    """Write an archive with a good checkpoint's records, and `records` instead of or beside them; None takes one
+    away.
+    """
     whole = io.BytesIO()
     torch.save({"w": torch.ones(2)}, whole)
     with zipfile.ZipFile(whole) as old:

@@ -124,7 +124,10 @@ def test_batch_and_rate_are_explained_by_what_gives_them(diagnose):
     result = diagnose(line(4, counter="1", lr="1.0", batch=digest("d1")))
     assert result["culprits"] == [{"component": "counter", "action": "lost"}]
     assert result["explained"] == ["lr", "batch"]
-    told = "differs from batch 4: counter was lost (it is as before training); because of that lr and batch differ too; it ends before"
+    told = (
+        "differs from batch 4: counter was lost (it is as before training); because of that lr and batch "
+        "differ too; it ends before"
+    )
     assert diagnosis.sentence(result).startswith(told)
     assert diagnose(line(4, w=digest("w1"), batch=digest("d2")))["explained"] == []
 
@@ -207,7 +210,10 @@ def test_korean_sentence_has_all_parts_of_the_english_one(diagnose):
         loader=jinja2.FileSystemLoader(ROOT / "templates"), trim_blocks=True, lstrip_blocks=True
     )
     told = environment.get_template("diagnosis.ko.md.j2").module.diagnosis
-    moved = "4번째 배치부터 다름(기준의 5번째 배치처럼 시작함): 배치 번호 배치 1개만큼 되감김, `counter` 잃음(학습을 시작할 때의 값과 같음)"
+    moved = (
+        "4번째 배치부터 다름(기준의 5번째 배치처럼 시작함): 배치 번호 배치 1개만큼 되감김, "
+        "`counter` 잃음(학습을 시작할 때의 값과 같음)"
+    )
     assert told(diagnose(line(5, counter="1").replace("5,", "4,", 1))) == f"{moved}; 기준보다 먼저 끝남(4)"
     found = diagnose(line(4), line(5), line(6))
     entries = [{"key": "eps", "found": "1e-06", "wanted": "1e-08"}, {"key": "mine", "found": None, "wanted": "2"}]
@@ -334,7 +340,9 @@ def test_command_prints_the_sentence_and_writes_it(verb, tmp_path):
 
 
 def test_run_that_counts_from_one_again_lost_its_place_and_not_its_weights(diagnose):
-    """The weights are those of row 4; what is as before training is lost, though it stands where it belongs in row 1."""
+    """The weights are those of row 4; what is as before training is lost, though it stands where it belongs in row
+    1.
+    """
     changes = {"w": digest("w4"), "w__float16": f"~{digest('h4')}", "w__bfloat16": f"~{digest('b4')}"}
     result = diagnose(line(1, **changes, w__unordered=digest("u4"), w__after=digest("other")))
     assert (result["row"], result["as_row"]) == (1, 4)

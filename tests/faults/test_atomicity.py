@@ -12,17 +12,28 @@ BEGIN = "import os, pathlib, subprocess, sys, threading; here = pathlib.Path.cwd
 ATOMIC = {
     "renamed": "(here / 'new').write_bytes(bytes(99)); os.replace(here / 'new', ck)",
     "linked": "(here / 'new').write_bytes(bytes(99)); os.link(here / 'new', ck)",
-    "folder renamed": "os.mkdir('new'); open('new/a', 'wb').write(b'a'); open('new/b', 'wb').write(b'b'); os.rename('new', 'ck é')",
-    "in a child": 'subprocess.run([sys.executable, \'-c\', \'import os; open("new", "w").write("1"); os.replace("new", "ck é")\'])',
+    "folder renamed": (
+        "os.mkdir('new'); open('new/a', 'wb').write(b'a'); open('new/b', 'wb').write(b'b'); os.rename('new', 'ck é')"
+    ),
+    "in a child": (
+        'subprocess.run([sys.executable, \'-c\', \'import os; open("new", "w").write("1"); os.replace("new", '
+        '"ck é")\'])'
+    ),
 }
 TORN = {
     "written in place": "ck.write_bytes(bytes(99))",
     "relative path": "open('ck é', 'wb').write(bytes(99))",
-    "written on after the rename": "file = open('new', 'wb', 0); file.write(b'1'); os.replace('new', ck); file.write(b'2')",
+    "written on after the rename": (
+        "file = open('new', 'wb', 0); file.write(b'1'); os.replace('new', ck); file.write(b'2')"
+    ),
     "folder filled": "ck.mkdir(); (ck / 'a').write_bytes(b'a'); (ck / 'b').write_bytes(b'b')",
     "one file renamed into a folder": "ck.mkdir(); (here / 'new').write_bytes(b'1'); os.replace('new', ck / 'a')",
-    "written by a thread": "work = threading.Thread(target=ck.write_bytes, args=[bytes(99)]); work.start(); work.join()",
-    "by descriptor": "folder = os.open(here, 0); os.chdir('/'); os.write(os.open('ck é', os.O_CREAT | 1, dir_fd=folder), b'1')",
+    "written by a thread": (
+        "work = threading.Thread(target=ck.write_bytes, args=[bytes(99)]); work.start(); work.join()"
+    ),
+    "by descriptor": (
+        "folder = os.open(here, 0); os.chdir('/'); os.write(os.open('ck é', os.O_CREAT | 1, dir_fd=folder), b'1')"
+    ),
 }
 
 

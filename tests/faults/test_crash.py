@@ -189,7 +189,8 @@ def test_calls_that_the_rules_dont_cover_are_refused(calls, after, message):
 
 def test_strace_lines_are_read():
     lines = [
-        '12 openat(AT_FDCWD</home/a>, "/f/\\303\\251 \\"b\\".pth", O_WRONLY|O_CREAT, 0666) = 3</f/\\303\\251 \\"b\\".pth>',
+        '12 openat(AT_FDCWD</home/a>, "/f/\\303\\251 \\"b\\".pth", O_WRONLY|O_CREAT, 0666) = '
+        '3</f/\\303\\251 \\"b\\".pth>',
         '12 write(3</f/b>, ""..., 10 <unfinished ...>',
         "13 fsync(4</f/c>) = -1 ENOSPC (No space left on device) (INJECTED)",
         "12 <... write resumed>) = 10",

@@ -151,7 +151,9 @@ class Noisy(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_why_samples_are_seeded_stateful_dataloader_alone_loses_the_workers_generators(seeded):
-    """torchdata's loader brings back the order after a resume in the middle of an epoch, but not what its workers draw."""
+    """torchdata's loader brings back the order after a resume in the middle of an epoch, but not what its workers
+    draw.
+    """
 
     def load(state=None, batches=6):
         torch.manual_seed(0)

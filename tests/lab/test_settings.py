@@ -263,7 +263,8 @@ def test_null_stays_where_it_is_a_value(null):
         ),
         (
             {"audit": {"trainers": {"mine": {"command": "x", "steps": 12}}}},
-            "config key audit.stops.mid-epoch: found 17, wanted a step in 1...11, since audit.trainers.mine.steps is 12",
+            "config key audit.stops.mid-epoch: found 17, wanted a step in 1...11, since "
+            "audit.trainers.mine.steps is 12",
         ),
     ],
 )

@@ -80,7 +80,10 @@ def test_builds_of_torch_are_told_apart(monkeypatch, built, refused):
 
 
 def test_torch_is_not_imported():
-    code = "import sys; from exact_resume.pipeline.fingerprint import fingerprint; fingerprint('cuda'); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from exact_resume.pipeline.fingerprint import fingerprint; fingerprint('cuda'); "
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow" / "scripts", check=False).returncode == 0
 
 

@@ -11,7 +11,10 @@ import pytest
 from conftest import ROOT, snakemake
 from exact_resume.pipeline import locks
 
-HOLD = "import sys, time; from exact_resume.pipeline.locks import lift_stale_lock; lift_stale_lock(sys.argv[1]); print(flush=True); time.sleep(1000)"
+HOLD = (
+    "import sys, time; from exact_resume.pipeline.locks import lift_stale_lock; lift_stale_lock(sys.argv[1]); "
+    "print(flush=True); time.sleep(1000)"
+)
 
 
 @pytest.fixture

@@ -152,7 +152,8 @@ def test_diagnosis_names_what_each_recipe_lost(built):
 
 EVERYTHING = """\
 model: {dropout: 0.1}
-training: {stop_at: [3, 5], accumulation: 2, precision: float16, growth_interval: 1, ema: 0.9, order: permutation, workers: 2, augment: 0.1}
+training: {stop_at: [3, 5], accumulation: 2, precision: float16, growth_interval: 1, ema: 0.9, order: permutation,
+           workers: 2, augment: 0.1}
 """
 
 
@@ -575,7 +576,8 @@ class Executor(RemoteExecutor):
         info = SubmittedJobInfo(job)
         self.report_job_submission(info)
         environment = {**os.environ, "MKL_CBWR": "COMPATIBLE"}
-        done = subprocess.run(self.format_job_exec(job), shell=True, env=environment, capture_output=True).returncode == 0
+        ended = subprocess.run(self.format_job_exec(job), shell=True, env=environment, capture_output=True)
+        done = ended.returncode == 0
         (self.report_job_success if done else self.report_job_error)(info)
 
     async def check_active_jobs(self, active_jobs):

@@ -251,7 +251,8 @@ def test_killed_run_leaves_whole_rows(tmp_path):
     code = (
         "import torch, sys\nfrom exact_resume import Trace\n"
         "module = torch.nn.Linear(50, 50)\ntrace = Trace(sys.argv[1], module=module)\n"
-        "for step in range(1, 10**9):\n    trace.before_step(step, torch.rand(3))\n    trace.after_step(1.0)\n    print(step, flush=True)"
+        "for step in range(1, 10**9):\n    trace.before_step(step, torch.rand(3))\n    "
+        "trace.after_step(1.0)\n    print(step, flush=True)"
     )
     path = tmp_path / "trace.csv"
     command = [sys.executable, "-c", code, str(path)]

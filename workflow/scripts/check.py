@@ -19,7 +19,8 @@ def main():
         print("FAIL  No variant restores everything, so whether a resumed run is exact was not tried.")
     exactness, expectations = verdict["exactness"], verdict["expectations"]
     print(
-        f"{exactness['met']} of {exactness['of']} claims of exactness hold; {expectations['met']} of {expectations['of']} expectations met"
+        f"{exactness['met']} of {exactness['of']} claims of exactness hold; {expectations['met']} of "
+        f"{expectations['of']} expectations met"
     )
     sys.exit(0 if verdict["passed"] else 1)
 

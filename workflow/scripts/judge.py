@@ -120,7 +120,9 @@ def variant_claims(name, recipe, run, chosen):
 
 
 def batches_seen_again(training):
-    """Return how many batches from before the first stop a run sees again that starts its batches anew after each stop."""
+    """Return how many batches from before the first stop a run sees again that starts its batches anew after each
+    stop.
+    """
     stops = settings.stops(training)
     ends = [*stops[1:], training["steps"]]
     return sum(min(end - stop, stops[0]) for stop, end in zip(stops, ends))

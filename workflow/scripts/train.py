@@ -40,7 +40,10 @@ def arguments():
         action="append",
         default=[],
         metavar="COMPONENT",
-        help=f"leave this out of what is restored: what of {', '.join(part.name for part in COMPONENTS)} the settings make; repeatable",
+        help=(
+            f"leave this out of what is restored: what of {', '.join(part.name for part in COMPONENTS)} the "
+            "settings make; repeatable"
+        ),
     )
     parser.add_argument(
         "--no-optim", action="append_const", dest="omit", const="optimizer", help="the same as --omit optimizer"
@@ -168,7 +171,8 @@ def train(run, until, kept, progress, args):
                 progress.save({"run": run.snapshot(), "journal": kept.state_dict()})
             if received:
                 print(
-                    f"ended by {signal.Signals(received[0]).name} after step {step}; {progress.path} holds the progress",
+                    f"ended by {signal.Signals(received[0]).name} after step {step}; {progress.path} holds "
+                    "the progress",
                     file=sys.stderr,
                 )
                 sys.exit(128 + received[0])

@@ -101,7 +101,9 @@ def main():
 
 
 def make_folder(folder, args):
-    """Lay out `folder` as MiniMind's own, with the sequences as its data and the checkpoint to resume from as its own."""
+    """Lay out `folder` as MiniMind's own, with the sequences as its data and the checkpoint to resume from as its
+    own.
+    """
     shutil.copytree(args.checkout / "trainer", folder / "trainer")
     for name in ("model", "dataset"):
         (folder / name).symlink_to(args.checkout / name)

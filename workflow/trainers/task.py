@@ -20,7 +20,9 @@ LR = 3e-3
 
 
 def seed():
-    """Seed the global generators and set one thread: sums split over several round differently from machine to machine."""
+    """Seed the global generators and set one thread: sums split over several round differently from machine to
+    machine.
+    """
     torch.set_num_threads(1)
     random.seed(SEED)
     np.random.seed(SEED)
@@ -45,7 +47,9 @@ class Sequences(torch.utils.data.Dataset):
 
 
 class GPT(nn.Module):
-    """A decoder with learned positions. Returns `loss`, the mean cross-entropy, and `logits`, (batch, LENGTH, VOCAB)."""
+    """A decoder with learned positions. Returns `loss`, the mean cross-entropy, and `logits`, (batch, LENGTH,
+    VOCAB).
+    """
 
     def __init__(self):
         super().__init__()

@@ -83,7 +83,9 @@ class Audit:
         return audit_result.make(status, error, gates, self.checkpoint_bytes, self.weights_bytes, atomic)
 
     def times(self):
-        """Return the seconds of each process, of a save, and of the stops and resumes of each case, as a dict for JSON."""
+        """Return the seconds of each process, of a save, and of the stops and resumes of each case, as a dict for
+        JSON.
+        """
         once = [self.seconds[name] for name in ("straight", "repeat") if name in self.seconds]
         legs = {
             name: [seconds for leg, seconds in self.seconds.items() if leg.rpartition("-")[0] == name]

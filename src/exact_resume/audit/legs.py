@@ -47,7 +47,9 @@ def faults(steps, straight, legs):
 
 
 class Log:
-    """How the uninterrupted run logs, whose logged numbers are `logged`; `legs` are of the run that is held against it."""
+    """How the uninterrupted run logs, whose logged numbers are `logged`; `legs` are of the run that is held against
+    it.
+    """
 
     def __init__(self, steps, logged, legs):
         self.steps, self.unit, self.fault = steps, None, None

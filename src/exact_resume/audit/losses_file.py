@@ -27,7 +27,8 @@ def read(path):
             missing = next((column for column in (STEP, LOSS) if column not in header), None)
             if missing:
                 raise LabError(
-                    f"{path}: no column {missing}: found {','.join(header)[:LONGEST]!r}, wanted the columns {STEP},{LOSS}"
+                    f"{path}: no column {missing}: found {','.join(header)[:LONGEST]!r}, wanted the columns "
+                    f"{STEP},{LOSS}"
                 )
             places = [header.index(column) for column in (STEP, LOSS)]
             # Who appends to a log may begin each part with a header.

@@ -78,12 +78,15 @@ class OwnFolder:
             return None
         if not path.is_relative_to(self.root):
             raise LeadsOut(
-                f"{self.path / name}: found a link that leads out of the audit's own folder, wanted one that stays inside"
+                f"{self.path / name}: found a link that leads out of the audit's own folder, wanted one "
+                "that stays inside"
             )
         return path
 
     def text(self, name):
-        """Return where the plain file `name` is to be read. Raises LabError unless it is one, inside, of at most a GiB."""
+        """Return where the plain file `name` is to be read. Raises LabError unless it is one, inside, of at most a
+        GiB.
+        """
         path = self.real(name)
         if path is None:
             raise LabError(f"{self.path / name}: no such file")
@@ -95,7 +98,9 @@ class OwnFolder:
         return path
 
     def holds(self, name):
-        """Whether there is anything under `name`. Of a link that leads out of the folder nobody looks where it leads."""
+        """Whether there is anything under `name`. Of a link that leads out of the folder nobody looks where it
+        leads.
+        """
         try:
             return self.real(name) is not None
         except LeadsOut:
@@ -155,7 +160,9 @@ class OwnFolder:
         _remove(self.path / name)
 
     def shown(self, text):
-        """Return `text` with the paths in it as they are below this folder, so that it is the same wherever that lies."""
+        """Return `text` with the paths in it as they are below this folder, so that it is the same wherever that
+        lies.
+        """
         return text.replace(f"{self.path}/", "").replace(f"{self.root}/", "")
 
     def _look(self):

@@ -178,7 +178,10 @@ def sentence(result):
             return f"not repeatable: the second of two uninterrupted runs: {_failure(repeat)}"
         if not noise:
             return f"not repeatable: of two uninterrupted runs {'; '.join(_reasons([repeat]))}"
-        return f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates are measured against that"
+        return (
+            f"not repeatable: two uninterrupted runs end {noise:.2g} apart (relative L2), and the other gates "
+            "are measured against that"
+        )
     if outcome == "exact":
         told = "; ".join(latent(result))
         told = f"exact here; latent: {told}" if told else "exact: stopped or not, it ends with the same bits"

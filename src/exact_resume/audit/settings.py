@@ -85,22 +85,26 @@ def check(audit, minimind):
         for path in command.named(trainer["command"]):
             if "{" in path or "}" in path:
                 raise LabError(
-                    f"config key audit.trainers.{name}.command: found {path!r}, wanted files without braces in their names"
+                    f"config key audit.trainers.{name}.command: found {path!r}, wanted files without braces "
+                    "in their names"
                 )
         if trainer["weights"].casefold() in RESERVED_FILES:
             listed = ", ".join(RESERVED_FILES)
             raise LabError(
-                f"config key audit.trainers.{name}.weights: found {trainer['weights']}, wanted a name other than {listed}"
+                f"config key audit.trainers.{name}.weights: found {trainer['weights']}, wanted a name other "
+                f"than {listed}"
             )
         check_apart(f"{sections['stops']}.stops", trainer["stops"])
         for case, steps in trainer["stops"].items():
             if case.casefold() in RESERVED_CASES:
                 raise LabError(
-                    f"config key {sections['stops']}.stops: found {case}, wanted a name other than {', '.join(RESERVED_CASES)}"
+                    f"config key {sections['stops']}.stops: found {case}, wanted a name other than "
+                    f"{', '.join(RESERVED_CASES)}"
                 )
             if re.search(rf"{OTHER_DATA}\d+$", case.casefold()):
                 raise LabError(
-                    f"config key {sections['stops']}.stops: found {case}, wanted a name that doesn't end in {OTHER_DATA} and a number"
+                    f"config key {sections['stops']}.stops: found {case}, wanted a name that doesn't end in "
+                    f"{OTHER_DATA} and a number"
                 )
             check_ascending(f"{sections['stops']}.stops.{case}", steps, f"{sections['steps']}.steps", trainer["steps"])
         check_ascending(

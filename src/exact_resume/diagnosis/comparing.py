@@ -206,7 +206,8 @@ def _way(entry):
 def _check_same_setup(reference, other):
     if other.unit != reference.unit:
         raise LabError(
-            f"{other.path}: found a row for each {other.unit}, wanted one for each {reference.unit}, as in {reference.path}"
+            f"{other.path}: found a row for each {other.unit}, wanted one for each {reference.unit}, as in "
+            f"{reference.path}"
         )
     if other.rows and other.rows[0].cells[CONFIGURATION] != reference.rows[0].cells[CONFIGURATION]:
         raise LabError(
@@ -244,7 +245,9 @@ def _detached(rows, other):
 
 
 def _unused(rows, legs):
-    """Return the generators that differ and are never drawn from: each process has the same state in all of its rows."""
+    """Return the generators that differ and are never drawn from: each process has the same state in all of its
+    rows.
+    """
     parts = [part for part in (rows, *(leg.rows for leg in legs)) if part]
     states = {name: [{row.cells.get(name) for row in part} for part in parts] for name in GENERATORS}
     return [
@@ -693,7 +696,8 @@ def sentence(result, unused=False):
     parts = [_verdict(result)]
     if result["explained"]:
         parts.append(
-            f"because of that {' and '.join(result['explained'])} differ{'s' if len(result['explained']) == 1 else ''} too"
+            f"because of that {' and '.join(result['explained'])} "
+            f"differ{'s' if len(result['explained']) == 1 else ''} too"
         )
     telling = [entry for entry in result["latent"] if entry["action"] in TELLING]
     others = [entry["component"] for entry in result["latent"] if entry not in telling]
@@ -710,7 +714,10 @@ def sentence(result, unused=False):
                 "missing": f"{unit} {listed} missing",
                 "beyond": f"{unit} {listed} not in the reference",
                 "ends_early": f"it ends before the reference, after {unit} {listed}",
-                DETACHED: f"{note.get('component')} holds none of the registered modules' parameters, as {unit} {listed} shows",
+                DETACHED: (
+                    f"{note.get('component')} holds none of the registered modules' parameters, as {unit} "
+                    f"{listed} shows"
+                ),
             }[note["kind"]]
         )
     if result["not_looked_at"] and result["verdict"] in ("computation", "untraced", "kept"):
@@ -729,10 +736,19 @@ def _verdict(result):
     if verdict == "kept":
         return "training went on exactly; what was kept (best weights, average) differs"
     if verdict in ("computation", "untraced"):
-        same = f"all that goes into {unit} {result['row']} is the same and what comes out ({', '.join(result['outputs'])}) is not"
+        same = (
+            f"all that goes into {unit} {result['row']} is the same and what comes out "
+            f"({', '.join(result['outputs'])}) is not"
+        )
         if verdict == "untraced":
-            return f"{same}, though two uninterrupted runs are equal: state that is in no checkpoint and not traced goes into it"
-        return f"{same}: the computation is not repeatable (threads, kernel, hardware), or something goes into it that is not traced"
+            return (
+                f"{same}, though two uninterrupted runs are equal: state that is in no checkpoint and not "
+                "traced goes into it"
+            )
+        return (
+            f"{same}: the computation is not repeatable (threads, kernel, hardware), or something goes into it "
+            "that is not traced"
+        )
     at = f"{unit} {result['row']}"
     if result["as_row"] != result["row"]:
         at += f", which begins as the reference's {unit} {result['as_row']}"

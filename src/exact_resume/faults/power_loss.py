@@ -65,7 +65,7 @@ def states(calls, before, after):
     """Yield what a folder may hold when the power fails during `calls`: (number of calls that were done, dict from name
     to content).
 
-    `calls` are a save's calls on the folder and the files in it, as faults.system_calls records them; `before` and `after`
+    `calls` are a save's calls on the folder and the files in it, as system_calls records them; `before` and `after`
     map the names there to contents before and after the save. Raises LabError when the calls are others than the rules
     know, or don't lead to `after`.
     """

@@ -1,4 +1,6 @@
-"""The system calls that a save makes: recorded by strace, and made to fail or to be the last thing that a process does."""
+"""The system calls that a save makes: recorded by strace, and made to fail or to be the last thing that a process
+does.
+"""
 
 import codecs
 import ctypes
@@ -71,7 +73,8 @@ def under_strace(action, paths, options):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 raise LabError(
-                    f"strace: found {(said + strace.stderr.read()).strip()!r}, wanted it to follow a process of this user"
+                    f"strace: found {(said + strace.stderr.read()).strip()!r}, wanted it to follow a "
+                    "process of this user"
                 )
             gate.write(b"!")
             gate.flush()
@@ -123,7 +126,9 @@ def fail_at(action, paths, name, number, error):
 
 
 def parse(lines):
-    """Return the calls in the lines that `strace -f -y` wrote, a list of Call; those that never returned are left out."""
+    """Return the calls in the lines that `strace -f -y` wrote, a list of Call; those that never returned are left
+    out.
+    """
     calls, begun = [], {}
     for line in lines:
         if line.endswith(UNFINISHED):

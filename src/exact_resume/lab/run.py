@@ -101,7 +101,8 @@ class Run:
             overflowed = name == "optimizer" and self.scaler.is_enabled() and count < wanted
             if name not in changed and count != wanted and not overflowed:
                 raise LabError(
-                    f"{path}: component {name}: found a count of {count}, wanted {wanted}, since the run is at step {self.step}"
+                    f"{path}: component {name}: found a count of {count}, wanted {wanted}, since the run is "
+                    f"at step {self.step}"
                 )
 
     def _check_gradients(self, path):

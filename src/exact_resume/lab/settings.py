@@ -259,7 +259,8 @@ def _check_data(data):
     if (data["train"] is None) != (data["val"] is None):
         missing = "train" if data["train"] is None else "val"
         raise LabError(
-            f"config key data.{missing}: found null, wanted a token file, since the other one of data.train and data.val is given"
+            f"config key data.{missing}: found null, wanted a token file, since the other one of data.train "
+            "and data.val is given"
         )
     if data["train"] is not None and data["corpus"] is not None:
         raise LabError(
@@ -300,13 +301,16 @@ def check_ascending(key, found, steps_key, steps):
     for stop in found:
         if not last < stop <= steps - 1:
             raise LabError(
-                f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}, since {steps_key} is {steps}"
+                f"config key {key}: found {stop}, wanted a step in {last + 1}...{steps - 1}, since "
+                f"{steps_key} is {steps}"
             )
         last = stop
 
 
 def check_apart(key, names):
-    """Raise LabError naming the config's `key` unless `names` stay apart where files' names are without regard to case."""
+    """Raise LabError naming the config's `key` unless `names` stay apart where files' names are without regard to
+    case.
+    """
     known = {}
     for name in names:
         other = known.setdefault(name.casefold(), name)
@@ -337,7 +341,8 @@ def check_recipe(recipe, known, prefix):
 def _check_variant(name, recipe, settings):
     if name in RESERVED_NAMES:
         raise LabError(
-            f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than {', '.join(RESERVED_NAMES)}"
+            f"config key variants.{name}: the pipeline uses this name itself; wanted a name other than "
+            f"{', '.join(RESERVED_NAMES)}"
         )
     if name.startswith("without_") and recipe != {"omit": [name.removeprefix("without_")]}:
         raise LabError(f"config key variants.{name}: without_ is for the variants that leave out just that component")

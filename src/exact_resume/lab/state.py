@@ -39,7 +39,9 @@ def restore(components, state, path, recipe):
 
 
 def check(state, names, first, last, path):
-    """Raise LabError unless `state`, read from `path`, has just the components `names` and a step in `first`...`last`."""
+    """Raise LabError unless `state`, read from `path`, has just the components `names` and a step in
+    `first`...`last`.
+    """
     if type(state) is not dict:
         raise LabError(
             f"{path}: found {type(state).__name__}, wanted a resume file with the components {', '.join(names)}"

@@ -31,7 +31,9 @@ def lift_stale_lock(folder):
 
 
 def in_one_line(record):
-    """A filter for Snakemake's logger: what it says of a lock becomes one line. Returns True, for all records are kept."""
+    """A filter for Snakemake's logger: what it says of a lock becomes one line. Returns True, for all records are
+    kept.
+    """
     if getattr(record, "exception", None) == "LockException":
         others = [
             path.stem.rpartition(".")

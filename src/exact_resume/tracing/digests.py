@@ -361,7 +361,9 @@ def _is_rounded(values, dtype):
 
 
 def _buffer(values):
-    """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the dtype."""
+    """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the
+    dtype.
+    """
     if values.requires_grad:
         values = values.detach()
     if not (values.is_cpu and values.is_contiguous()):

@@ -360,7 +360,9 @@ def state_columns(name, component, parts=None, places=None, look=True, known=Non
 
 
 def _settings_cell(parts):
-    """Return the cell of an optimizer's settings or attributes, a list of dicts: of the one, where there is just one."""
+    """Return the cell of an optimizer's settings or attributes, a list of dicts: of the one, where there is just
+    one.
+    """
     return cell(parts[0] if len(parts) == 1 else parts, LONGEST_SETTINGS)
 
 
