@@ -52,7 +52,9 @@ rule audit_trainer:
         command=lambda wildcards: TRAINERS[wildcards.trainer]["command"],
         trainer=lambda wildcards: code_digests(TRAINERS[wildcards.trainer]["command"]),
         shell=lambda wildcards: ["--shell"] if TRAINERS[wildcards.trainer]["shell"] else [],
-        skip=lambda wildcards: ["--skip", TRAINERS[wildcards.trainer]["skip"]] if TRAINERS[wildcards.trainer]["skip"] else [],
+        skip=lambda wildcards: (
+            ["--skip", TRAINERS[wildcards.trainer]["skip"]] if TRAINERS[wildcards.trainer]["skip"] else []
+        ),
         steps=lambda wildcards: TRAINERS[wildcards.trainer]["steps"],
         stops=lambda wildcards: stop_flags(TRAINERS[wildcards.trainer]),
         save_at=lambda wildcards: TRAINERS[wildcards.trainer]["save_at"],
@@ -66,9 +68,12 @@ rule audit_trainer:
     message:
         "Audits {wildcards.trainer}."
     shell:
-        "python {params.script:q} --name={wildcards.trainer:q} --command={params.command:q} {params.shell:q} {params.skip:q} --tokens {input.tokens:q}"
+        "python {params.script:q} --name={wildcards.trainer:q} --command={params.command:q}"
+        " {params.shell:q} {params.skip:q}"
+        " --tokens {input.tokens:q}"
         " --steps {params.steps} {params.stops:q} --save-at {params.save_at} --timeout {resources.process_timeout}"
-        " --weights={params.weights:q} {params.packages:q} --work {params.work:q} --out {output.result:q} --times {output.times:q} 2> {log:q}"
+        " --weights={params.weights:q} {params.packages:q} --work {params.work:q} --out {output.result:q}"
+        " --times {output.times:q} 2> {log:q}"
 
 
 rule plot_audit:
@@ -114,7 +119,9 @@ rule render_audit:
     message:
         "Writes audit.md."
     shell:
-        "python {params.script:q} {input.results:q} --template {input.templates[0]:q} {params.cures:q} {params.advice:q} --picture {input.picture:q}"
+        "python {params.script:q} {input.results:q} --template {input.templates[0]:q}"
+        " {params.cures:q} {params.advice:q}"
+        " --picture {input.picture:q}"
         " --out {output:q} 2> {log:q}"
 
 
@@ -129,7 +136,9 @@ rule check_audit:
     threads: 1
     params:
         **verb("check_audit"),
-        exact=[f"--exact={name}" for name in AUDITED if TRAINERS[name]["expect"] == "exact" and not TRAINERS[name]["skip"]],
+        exact=[
+            f"--exact={name}" for name in AUDITED if TRAINERS[name]["expect"] == "exact" and not TRAINERS[name]["skip"]
+        ],
     message:
         "Checks the audit."
     shell:

@@ -19,7 +19,16 @@ from exact_resume.audit.command import code_digests, data_files
 from exact_resume.audit.result import summary
 from exact_resume.errors import LabError
 from exact_resume.lab.corpus import corpus_files
-from exact_resume.lab.settings import RECIPE_VERBS, all_variants, as_overrides, check, completed, components, deciding, stops
+from exact_resume.lab.settings import (
+    RECIPE_VERBS,
+    all_variants,
+    as_overrides,
+    check,
+    completed,
+    components,
+    deciding,
+    stops,
+)
 from exact_resume.pipeline import gpu
 from exact_resume.pipeline.fingerprint import fingerprint
 from exact_resume.pipeline.locks import in_one_line, lift_stale_lock
@@ -37,7 +46,8 @@ if workflow.is_main_process:
     logger.addFilter(in_one_line)
 
 try:
-    # What --configfile, --config or a module's config say; config.yaml is no configfile to Snakemake, whose merging knows no null.
+    # What --configfile, --config or a module's config say; config.yaml is no configfile to Snakemake, whose merging
+    # knows no null.
     config.update(completed(config))
     check(config)
     audit_settings.check(config["audit"], config["minimind"])
@@ -46,7 +56,10 @@ try:
         if path is not None and not os.path.isfile(path):
             raise LabError(f"config key data.{key}: found {path}, wanted an existing token file")
     if config["minimind"] is not None and not Path(config["minimind"], "trainer", "train_pretrain.py").is_file():
-        raise LabError(f"config key minimind: found {config['minimind']}, without trainer/train_pretrain.py; wanted a checkout of MiniMind")
+        raise LabError(
+            f"config key minimind: found {config['minimind']}, without trainer/train_pretrain.py; "
+            "wanted a checkout of MiniMind"
+        )
     # With a cluster's executor, for which --jobs is given, this machine needs no GPU.
     if config["training"]["device"] == "cuda" and workflow.is_main_process and workflow.resource_settings.nodes is None:
         gpu.check()
@@ -76,7 +89,9 @@ LAST_LEG = OUT if len(STOPS) == 1 else f"{OUT}legs/"
 
 
 def verb(name):
-    """The params for the script of this name: its path, and what its code means, so that another meaning makes its outputs stale."""
+    """The params for the script of this name: its path, and what its code means, so that another meaning makes its
+    outputs stale.
+    """
     path = f"{SCRIPTS}/{name}.py"
     return {"script": path, "code": code_digest(path)}
 
@@ -93,7 +108,9 @@ def trainers_machine(wildcards):
 
 
 def elsewhere():
-    """Whether a cluster's executor runs the jobs, as text: on machines that this one, which decides what is stale, doesn't know."""
+    """Whether a cluster's executor runs the jobs, as text: on machines that this one, which decides what is stale,
+    doesn't know.
+    """
     # In a dry run nothing else is left of that executor.
     pretended = (workflow.dryrun or workflow.touch) and workflow.execution_settings.use_threads
     return "another machine" if workflow.non_local_exec or pretended else ""
@@ -108,7 +125,12 @@ def section(*names):
     """These sections of the config as JSON, for a script's --settings."""
     sections = as_overrides({name: config[name] for name in names})
     # How often the progress is kept decides on nothing.
-    return json.dumps({name: {key: value for key, value in section.items() if key != "save_every"} for name, section in sections.items()})
+    return json.dumps(
+        {
+            name: {key: value for key, value in section.items() if key != "save_every"}
+            for name, section in sections.items()
+        }
+    )
 
 
 def training_settings():
@@ -134,7 +156,9 @@ def resume_file(variant, stop):
 
 
 def legs(pattern):
-    """The files that the legs after the first stop leave, in their order: those that end at a stop, and the last one."""
+    """The files that the legs after the first stop leave, in their order: those that end at a stop, and the last
+    one.
+    """
     return [f"{OUT}legs/{pattern}".replace("{stop}", ending) for ending in [*(f"_{stop}" for stop in STOPS[1:]), ""]]
 
 

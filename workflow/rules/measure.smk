@@ -56,7 +56,9 @@ rule divergence:
         beside=expand(
             f"{OUT}{{file}}",
             file=[
-                file for run in ["straight", "repeat", *VARIANTS] for file in (f"{run}_log.csv", f"{run}_record.npz", f"trace/{run}.csv")
+                file
+                for run in ["straight", "repeat", *VARIANTS]
+                for file in (f"{run}_log.csv", f"{run}_record.npz", f"trace/{run}.csv")
             ],
         ),
     output:
@@ -99,7 +101,8 @@ rule diagnosis:
     message:
         "Diagnoses {wildcards.run}."
     shell:
-        "python {params.script:q} {input.reference:q} {input.other:q} --repeat {input.repeat:q} --json {output:q} > {log:q} 2>&1"
+        "python {params.script:q} {input.reference:q} {input.other:q} --repeat {input.repeat:q}"
+        " --json {output:q} > {log:q} 2>&1"
 
 
 rule machine:
@@ -121,7 +124,8 @@ rule machine:
     message:
         "Describes the machine."
     shell:
-        "python {params.script:q} --train {input.train:q} --val {input.val:q} --out {output:q}" " --settings {params.settings:q} 2> {log:q}"
+        "python {params.script:q} --train {input.train:q} --val {input.val:q} --out {output:q}"
+        " --settings {params.settings:q} 2> {log:q}"
 
 
 rule verdict:

@@ -53,7 +53,9 @@ rule render_report:
     message:
         "Writes report.md."
     shell:
-        "python {params.script:q} --template {input.templates[0]:q} --verdict {input.verdict:q} --divergence {input.divergence:q}"
-        " --numel {input.numel:q} --file {input.file:q} --half {input.half:q} --machine {input.machine:q} --log {input.log:q}"
+        "python {params.script:q} --template {input.templates[0]:q} --verdict {input.verdict:q}"
+        " --divergence {input.divergence:q}"
+        " --numel {input.numel:q} --file {input.file:q} --half {input.half:q}"
+        " --machine {input.machine:q} --log {input.log:q}"
         " {params.diagnoses:q} --losses {input.losses:q} --pictured-divergence {input.pictured:q} --out {output:q}"
         " --settings {params.settings:q} 2> {log:q}"
