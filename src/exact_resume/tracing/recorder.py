@@ -248,7 +248,7 @@ class Trace:
         masters change together with what they are the masters of.
         """
         held = any(id(owner) in self.places for group in self.present[name].param_groups for owner in group["params"])
-        modules = any(self._moved(module) for module in self.parameters)
+        modules = any(self._moved(module) for module in self.parts)
         if held or not self.places or modules == self._moved(f"{name}.parameters"):
             return ""
         self._tell(
