@@ -31,6 +31,7 @@ from exact_resume.audit.result import Case, cases, culprits, give_reasons, make,
 from exact_resume.audit.run import AuditedRun
 from exact_resume.checkpoint import comparison, readers
 from exact_resume.errors import LabError
+from exact_resume.lab.settings import completed
 
 TRAINER = ROOT / "tests" / "audit" / "audited_trainer.py"
 SETUP = {
@@ -768,7 +769,7 @@ def test_a_view_of_fewer_values_is_refused(tmp_path):
 
 
 def test_advice_belongs_to_the_entry_and_not_to_its_name():
-    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    section = completed({})["audit"]
     ours = audit_settings.trainers(section, None)["ignite"]
     assert set(ours["advice"]) == {"en", "ko"} and ours["fixed_by"] == "ignite-fixed"
     section["trainers"]["ignite"] = {**section["trainers"]["ignite"], "command": "python mine.py"}
@@ -1058,7 +1059,7 @@ def test_document_tells_every_diagnosis_and_ranks_what_is_lost(verb, tmp_path, l
     ],
 )
 def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message):
-    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    section = completed({})["audit"]
     only = change.pop("only", [])
     section.update(only=only, trainers={"mine": {"command": "python mine.py", **change}})
     with pytest.raises(LabError) as refused:
@@ -1067,7 +1068,7 @@ def test_trainer_that_cant_be_audited_so_is_refused_in_one_line(change, message)
 
 
 def test_trainers_that_cure_each_other_or_are_called_almost_the_same_are_refused():
-    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    section = completed({})["audit"]
     cures = {
         name: {"command": "x", "fixed_by": cure}
         for name, cure in {"one": "two", "two": "three", "three": "two"}.items()
@@ -1084,7 +1085,7 @@ def test_trainers_that_cure_each_other_or_are_called_almost_the_same_are_refused
 
 
 def test_trainer_that_needs_a_checkout_is_skipped_without_one():
-    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    section = completed({})["audit"]
     without = audit_settings.trainers(section, None)
     assert {name for name, trainer in without.items() if trainer["skip"]} == {"minimind", "minimind-fixed"}
     assert without["minimind"]["skip"] == "it needs a checkout of MiniMind: --config minimind=PATH"
@@ -1101,7 +1102,7 @@ def test_skipped_trainer_starts_nothing(verb, tmp_path):
 
 
 def test_every_trainer_that_is_not_exact_has_a_fixed_one_that_has_to_be():
-    trainers = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]["trainers"]
+    trainers = completed({})["audit"]["trainers"]
     for name, trainer in trainers.items():
         assert trainer.get("expect") == "exact" or trainers[trainer["fixed_by"]]["expect"] == "exact", name
 
@@ -1109,7 +1110,7 @@ def test_every_trainer_that_is_not_exact_has_a_fixed_one_that_has_to_be():
 def test_snakemake_cant_watch_a_file_with_braces_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a{b}.py").write_text("")
-    section = yaml.safe_load((ROOT / "config.yaml").read_text())["audit"]
+    section = completed({})["audit"]
     with pytest.raises(LabError, match=r"mine.command: found 'a\{b\}.py', wanted files without braces"):
         audit_settings.check({**section, "trainers": {"mine": {"command": "python a{b}.py"}}}, None)
 

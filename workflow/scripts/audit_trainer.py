@@ -12,6 +12,7 @@ import sys
 import command_line
 from exact_resume.audit import gates
 from exact_resume.audit import result as audit_result
+from exact_resume.audit.command import split
 from exact_resume.checkpoint import atomic
 from exact_resume.errors import LabError
 from exact_resume.pipeline import watching
@@ -83,7 +84,7 @@ def main():
 def check_command(command):
     """Raise LabError when `command` can't be split into arguments."""
     try:
-        command.split(command)
+        split(command)
     except LabError as error:
         raise LabError(f"--command: {error}") from error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from exact_resume.checkpoint import archive
 from exact_resume.errors import LabError
 from exact_resume.faults import power_loss, system_calls
 from exact_resume.tracing.digests import digest
@@ -200,9 +201,9 @@ def boundaries(content):
     """Return the offsets in an archive at which a record begins, its data begin, its data end, and where the central
     directory begins.
     """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = {archive.start_dir}
-        for record in archive.infolist():
+    with zipfile.ZipFile(io.BytesIO(content)) as opened:
+        found = {opened.start_dir}
+        for record in opened.infolist():
             begin = archive.data_offset(content, record)
             found |= {record.header_offset, begin, begin + record.file_size}
     return sorted(found)
