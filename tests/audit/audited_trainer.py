@@ -5,6 +5,7 @@ What it is told with --do is a list of words with commas between.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -103,5 +104,11 @@ if args.stop_at:
 elif args.do == "folder":
     Path(args.out).mkdir()
     save_file({"w": weights}, f"{args.out}/model.safetensors")
+elif args.do == "sharded":
+    Path(args.out).mkdir()
+    places = {f"w{number}": f"model-{number}.safetensors" for number in range(2)}
+    for number, (name, file) in enumerate(places.items()):
+        save_file({name: weights[2 * number : 2 * number + 2]}, f"{args.out}/{file}")
+    Path(f"{args.out}/model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 elif args.do != "write nothing":
     save_file({"w": weights * np.float32(np.nan) if args.do == "nan" else weights}, args.out)
