@@ -4,6 +4,7 @@ torch takes seconds to import, so each command imports what it needs when it is 
 """
 
 import json
+import shutil
 import signal
 import sys
 from dataclasses import asdict
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
 EQUAL, DIFFERENT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 # Of the keys at a checkpoint's top so many are shown in a table.
-SHOWN_KEYS = 6
+SHOWN_KEYS = 3
+# A column of text is at least so wide, and so many letters are between columns.
+FOLDED, BETWEEN = 12, 3
 
 app = typer.Typer(
     help="Proves whether a training run that was stopped and resumed equals the uninterrupted one, bit for bit.",
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,7 +44,7 @@ def main() -> None:
     try:
         if "" in sys.argv[1:]:
             raise LabError("found an empty argument (an unset variable?), wanted a value, or none")
-        status = app(standalone_mode=False)
+        status = app(sys.argv[1:] or ["--help"], prog_name="exact-resume", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
     except typer.TyperException as error:
@@ -74,7 +76,7 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(short_help="Which piece of state did a run lose?")
 def diagnose(
     reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="Trace of the uninterrupted run.")],
     others: Annotated[
@@ -110,7 +112,7 @@ def diagnose(
     print(_json({**found, "sentence": sentence}) if as_json else sentence)
 
 
-@app.command()
+@app.command(short_help="How far apart are two checkpoints?")
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint: a file or a folder.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one, of the same or another form.")],
@@ -147,7 +149,7 @@ def compare(
     return EQUAL if found.equal else DIFFERENT
 
 
-@app.command()
+@app.command(short_help="Are checkpoints whole, and what do they hold?")
 def verify(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Checkpoints: files or folders.")],
     as_json: Json = False,
@@ -182,42 +184,46 @@ def verify(
 
 
 class Column(NamedTuple):
-    """A column of a table."""
+    """A column of a table; text in a terminal is folded in it, numbers and words are not."""
 
     title: str
     right: bool = False
+    folded: bool = False
 
 
 DIFFERENCE_COLUMNS = [
-    Column("name"),
-    Column("differs in"),
+    Column("name", folded=True),
+    Column("difference"),
     Column("largest", right=True),
     Column("relative", right=True),
-    Column("A"),
-    Column("B"),
-    Column("note"),
+    Column("equal as"),
+    Column("not finite", right=True),
+    Column("A → B", folded=True),
 ]
 FILE_COLUMNS = [
-    Column("file"),
+    Column("file", folded=True),
     Column("whole"),
-    Column("form"),
+    Column("form", folded=True),
     Column("checked"),
     Column("tensors", right=True),
     Column("elements", right=True),
     Column("bytes", right=True),
-    Column("dtypes"),
-    Column("keys"),
+    Column("dtypes", folded=True),
+    Column("keys", folded=True),
 ]
 
 
 def _difference_row(one: "Difference") -> list[str]:
-    notes = []
-    if one.equal_after:
-        notes.append(f"equal after rounding to {one.equal_after}")
-    if one.not_finite:
-        notes.append(f"NaN or infinite in {one.not_finite} places")
-    distances = [_number(number, one.not_finite) for number in (one.max_abs_diff, one.rel_l2)]
-    return [one.name, one.what, *distances, one.first or "", one.second or "", "; ".join(notes)]
+    there = [text for text in (one.first, one.second) if text is not None]
+    return [
+        one.name,
+        one.what,
+        _number(one.max_abs_diff, one.not_finite),
+        _number(one.rel_l2, one.not_finite),
+        one.equal_after or "",
+        str(one.not_finite) if one.not_finite else "",
+        there[0] if len(set(there)) == 1 else " → ".join(there),
+    ]
 
 
 def _number(number, not_finite):
@@ -259,7 +265,7 @@ def _entry(file: Path, contents: "Contents") -> dict[str, Any]:
         "tensor_bytes": sum(kind.bytes for kind in kinds),
         "bytes": contents.bytes,
         "dtypes": {dtype: dtypes.count(dtype) for dtype in sorted(set(dtypes))},
-        "keys": contents.keys,
+        "keys": contents.top,
     }
 
 
@@ -280,16 +286,16 @@ def _file_row(entry: dict[str, Any]) -> list[str]:
 
 
 def _print_table(columns: list[Column], rows: list[list[str]]) -> None:
-    """Print a table that fits the terminal's width; elsewhere lines of text, however long."""
+    """Print a table that fits the terminal's width; elsewhere, or where it can't fit, lines of text, however long."""
     rows = [[_printable(cell) for cell in row] for row in rows]
     used = [number for number in range(len(columns)) if any(row[number] for row in rows)]
     columns, rows = [columns[number] for number in used], [[row[number] for number in used] for row in rows]
-    if sys.stdout.isatty():
+    widths = [max(map(len, cells)) for cells in zip([column.title for column in columns], *rows)]
+    least = sum(min(width, FOLDED) if column.folded else width for column, width in zip(columns, widths))
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns >= least + BETWEEN * len(columns):
         _print_in_terminal(columns, rows)
         return
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines)]
-    for line in lines:
+    for line in [[column.title for column in columns], *rows]:
         cells = zip(line, columns, widths)
         print("  ".join(f"{cell:{'>' if column.right else '<'}{width}}" for cell, column, width in cells).rstrip())
 
@@ -302,7 +308,8 @@ def _print_in_terminal(columns, rows):
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+        justify = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, overflow="fold", no_wrap=not column.folded)
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)

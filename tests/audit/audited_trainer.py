@@ -132,5 +132,11 @@ if args.stop_at:
 elif args.do == "folder":
     Path(args.out).mkdir()
     save_file({"w": weights}, f"{args.out}/model.safetensors")
+elif args.do == "sharded":
+    Path(args.out).mkdir()
+    places = {f"w{number}": f"model-{number}.safetensors" for number in range(2)}
+    for number, (name, file) in enumerate(places.items()):
+        save_file({name: weights[2 * number : 2 * number + 2]}, f"{args.out}/{file}")
+    Path(f"{args.out}/model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 elif args.do != "write nothing":
     save_file({"w": [float("nan")] if args.do == "nan" else weights}, args.out)

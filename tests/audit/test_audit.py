@@ -829,9 +829,9 @@ def unreadable(folder):
         "module.pth": "not a checkpoint that is safe to read",
         "text.pth": "not a torch file that is safe to read",
         "text.safetensors": "not a safetensors file",
-        "weights.bin": "wanted a name that ends in .pth, .pt or .safetensors",
+        "weights.bin": "not a torch file that is safe to read",
         "two": "found one.pt, two.pth, wanted a folder with just one",
-        "nothing.pth": "no such file or folder, wanted the final weights",
+        "nothing.pth": "no such file or folder, wanted a checkpoint",
     }
 
 
@@ -843,8 +843,9 @@ def test_anything_else_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(refused.value)
 
 
-def test_folder_of_weights_is_audited(run):
-    assert run(command("folder"), stops={"early": [3]}, weights="model")["outcome"] == "exact"
+@pytest.mark.parametrize("form", ["folder", "sharded"])
+def test_folder_of_weights_is_audited(form, run):
+    assert run(command(form), stops={"early": [3]}, weights="model")["outcome"] == "exact"
 
 
 # Commands.

@@ -38,7 +38,7 @@ class Contents(Mapping):
 
     `kinds` has the Kind of each, `values` what else the checkpoint holds, by name. A name is the way to what it names
     in nested dicts and lists, joined with dots. `form` says what kind of a checkpoint it is, `checked` what held it
-    together when it was opened, `keys` what it has at the top, and `bytes` how large its files are.
+    together when it was opened, `top` the keys that it has at the top, and `bytes` how large its files are.
     """
 
     form: str
@@ -48,7 +48,7 @@ class Contents(Mapping):
         self.path = path
         self.kinds: dict[str, Kind] = {}
         self.values: dict[str, Any] = {}
-        self.keys: list[str] = []
+        self.top: list[str] = []
         self.bytes = 0
         self._kept = 0
 

@@ -56,7 +56,7 @@ class DistributedFolder(Contents):
         described, items = self.metadata.state_dict_metadata, self.metadata.storage_data
         self.files = {name: real(path / name) for name in _file_names(path, items)}
         self.bytes = sum(os.stat(file).st_size for file in [real(path / METADATA), *self.files.values()])
-        self.keys = list(dict.fromkeys(str(_top(self.metadata, name)) for name in described))
+        self.top = list(dict.fromkeys(str(_top(self.metadata, name)) for name in described))
         for name, one in described.items():
             if isinstance(one, metadata.TensorStorageMetadata):
                 self.kinds[name] = Kind(name_of(one.properties.dtype), tuple(one.size))

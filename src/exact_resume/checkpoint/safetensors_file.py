@@ -31,7 +31,7 @@ class SafetensorsFiles(Contents):
                     raise LabError(f"{file}: found the tensor {name}, which is in {self._places[name].name} too")
                 self._places[name], self.kinds[name] = file, kind(handle.get_tensor(name))
             self.bytes += os.stat(real).st_size
-        self.keys = list(self.kinds)
+        self.top = list(self.kinds)
 
     def _tensor(self, name):
         return self._handle(self._places[name]).get_tensor(name)

@@ -40,17 +40,17 @@ class TorchFile(Contents):
                 root = archive.read_unverified(real)
             except LabError as error:
                 raise LabError(str(error).replace("not a checkpoint that", "not a torch file that", 1)) from error
-        self._root_type, self._top = type(root).__name__, {}
+        self._root_type, self._types = type(root).__name__, {}
         if isinstance(root, dict):
-            self._top = {key: type(value).__name__ for key, value in dict.items(root)}
-            self.keys = list(map(str, self._top))
+            self._types = {key: type(value).__name__ for key, value in dict.items(root)}
+            self.top = list(map(str, self._types))
         self._take(root)
 
     def strays(self) -> Iterator[tuple[Any, str]]:
         """Yield what it has at the top besides tensors by name. Raises LabError when it holds no dict."""
         if self._root_type not in ("dict", "OrderedDict"):
             raise LabError(f"{self.path}: found {self._root_type}, wanted the model's tensors by name")
-        for key, name in self._top.items():
+        for key, name in self._types.items():
             if not isinstance(key, str) or key not in self.kinds:
                 yield key, name
 
