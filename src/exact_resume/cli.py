@@ -260,7 +260,7 @@ def _entry(file: Path, contents: "Contents") -> dict[str, Any]:
         "form": contents.form,
         "checked": contents.checked,
         "tensors": len(kinds),
-        "values": len(contents.values),
+        "values": len(contents.others),
         "elements": sum(kind.elements for kind in kinds),
         "tensor_bytes": sum(kind.bytes for kind in kinds),
         "bytes": contents.bytes,

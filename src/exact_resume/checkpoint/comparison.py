@@ -126,8 +126,8 @@ def compare(reference: Contents, other: Contents) -> Comparison:
         else Difference(name, "shape", *map(str, pair))
         for name, pair in kinds.items()
     ]
-    both = [name for name in reference.values if name in other.values]
-    values = [_value_difference(name, reference.values[name], other.values[name]) for name in both]
+    both = [name for name in reference.others if name in other.others]
+    values = [_value_difference(name, reference.others[name], other.others[name]) for name in both]
     if total.overflowed:
         total = _scaled(lambda: _numbers(reference, other, measurable), _count(measurable))
     return Comparison(
@@ -327,15 +327,15 @@ def shown(value: Any) -> str:
 
 def _one_sided(reference, other):
     """Yield a Difference for each name that only one of two checkpoints has, or has as a tensor."""
-    for name in [*reference, *reference.values]:
-        if name not in other and name not in other.values:
+    for name in [*reference, *reference.others]:
+        if name not in other and name not in other.others:
             yield Difference(name, "missing", first=_described(reference, name))
         elif (name in reference) != (name in other):
             yield Difference(name, "kind", _described(reference, name), _described(other, name))
-    for name in [*other, *other.values]:
-        if name not in reference and name not in reference.values:
+    for name in [*other, *other.others]:
+        if name not in reference and name not in reference.others:
             yield Difference(name, "extra", second=_described(other, name))
 
 
 def _described(contents, name):
-    return str(contents.kinds[name]) if name in contents else shown(contents.values[name])
+    return str(contents.kinds[name]) if name in contents else shown(contents.others[name])

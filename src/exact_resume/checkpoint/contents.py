@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 class Contents(Mapping):
     """The tensors of the checkpoint at `path` by name, as `plain` gives them; each is read when it is asked for.
 
-    `kinds` has the Kind of each, `values` what else the checkpoint holds, by name. A name is the way to what it names
+    `kinds` has the Kind of each, `others` what else the checkpoint holds, by name. A name is the way to what it names
     in nested dicts and lists, joined with dots. `form` says what kind of a checkpoint it is, `checked` what held it
     together when it was opened, `top` the keys that it has at the top, and `bytes` how large its files are.
     """
@@ -47,7 +47,7 @@ class Contents(Mapping):
     def __init__(self, path: Path):
         self.path = path
         self.kinds: dict[str, Kind] = {}
-        self.values: dict[str, Any] = {}
+        self.others: dict[str, Any] = {}
         self.top: list[str] = []
         self.bytes = 0
         self._kept = 0
@@ -71,7 +71,7 @@ class Contents(Mapping):
 
     def strays(self) -> Iterator[tuple[Any, str]]:
         """Yield what it has at the top besides tensors by name: the key, and the type's name."""
-        for name, value in self.values.items():
+        for name, value in self.others.items():
             yield name, type(value).__name__
 
     def _tensor(self, name):

@@ -76,9 +76,9 @@ class DistributedFolder(Contents):
             full = f"{name}.{below}" if below else name
             if isinstance(part, torch.Tensor):
                 raise LabError(f"{self.path}: {full}: found a tensor among the other values, wanted one of its own")
-            if full in self.values or full in self.kinds:
+            if full in self.others or full in self.kinds:
                 raise LabError(f"{self.path}: found two things called {full}, wanted one")
-            self.values[full] = part
+            self.others[full] = part
 
     def _check_tensor(self, name, one):
         """Raise LabError unless the tensor's parts lie in it and are as large as it is, and each has a place."""

@@ -75,11 +75,11 @@ class TorchFile(Contents):
         return archive.read(self.real)
 
     def _take(self, root):
-        self._tensors, self.values = {}, {}
+        self._tensors, self.others = {}, {}
         for name, part in walk(root, self.path):
-            if name in self._tensors or name in self.values:
+            if name in self._tensors or name in self.others:
                 raise LabError(f"{self.path}: found two things called {name}, wanted one")
-            (self._tensors if isinstance(part, torch.Tensor) else self.values)[name] = part
+            (self._tensors if isinstance(part, torch.Tensor) else self.others)[name] = part
         self.kinds = {name: kind(tensor) for name, tensor in self._tensors.items()}
 
 
