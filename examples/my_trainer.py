@@ -1,6 +1,4 @@
-"""A trainer that the audit can run: plain PyTorch, exact as it stands. Delete a line of `load` to see what the audit
-makes of it.
-"""
+"""A trainer that the audit can run: plain PyTorch, and exact. Delete a line of `load` and see what the audit says."""
 
 import argparse
 import os
@@ -9,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from exact_resume.tracing.recorder import Trace
+from exact_resume import Trace
 
 parser = argparse.ArgumentParser(description=__doc__)
 for flag in ("--tokens", "--out", "--save-to", "--resume", "--log", "--trace"):

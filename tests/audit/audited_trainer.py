@@ -118,7 +118,7 @@ for step in range(first, end + 1):
             weights = [weight + 1e-3 for weight in weights]
         if "save slowly" in DO:
             time.sleep(0.6)
-        if to_be_killed:
+        if to_be_killed and args.do != "save nothing":
             # Until that comes.
             time.sleep(1000)
 if "no log" not in DO:

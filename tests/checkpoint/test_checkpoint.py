@@ -69,7 +69,8 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
     """Three processes write values of their own size again and again; whatever is there at any moment is one of them,
     whole.
     """
-    path = tmp_path / "shared.pth"
+    path = tmp_path / "shared" / "shared.pth"
+    path.parent.mkdir()
     code = (
         "import sys, torch\nfrom exact_resume.checkpoint import archive\n"
         "for _ in range(60):\n    archive.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * "
@@ -87,7 +88,7 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
             seen.add(value[0].item())
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(seen) > 1
-    assert os.listdir(tmp_path) == ["shared.pth"]
+    assert os.listdir(path.parent) == ["shared.pth"]
 
 
 def test_writer_whose_temporary_file_is_renamed_by_another_one_at_any_moment_tries_again(tmp_path, monkeypatch):
