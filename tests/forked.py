@@ -2,9 +2,10 @@
 
 `forked.python()` is its path. Called with a script, or with -m and a module, it runs that in a fork of
 tests/fork_server.py, with arguments, folder, environment and standard streams of its own; signals go on to the fork,
-and it ends as that does. Called in any other way it becomes the real interpreter, and so is what a script starts as
-`python`. What differs from a real start: libraries have been imported before, limits and process group are the
-server's, and the launcher is not the fork's parent. Tests in which any of that counts take sys.executable.
+and it ends as that does. Called in any other way, or with -m and a PYTHONPATH, it becomes the real interpreter, and
+what a script starts as `python` is that too. What differs from a real start: libraries have been imported before,
+limits and process group are the server's, and the launcher is not the fork's parent. Tests in which any of that counts
+take sys.executable.
 """
 
 import functools
@@ -55,11 +56,13 @@ _servers = []
 def launch(interpreter, listening):
     """What the launcher does. `interpreter` is the real one, `listening` the server's socket."""
     arguments = sys.argv[1:]
-    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
+    module = arguments[:1] == ["-m"]
+    # Snakemake looks for plugins when it is imported, as it is in the server.
+    if not arguments or (os.environ.get("PYTHONPATH") if module else arguments[0].startswith("-")):
         os.execv(interpreter, [interpreter, *arguments])
     launcher = os.path.abspath(sys.argv[0])
     request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "executable": launcher}
-    if arguments[0] != "-m":
+    if not module:
         # Snakemake, a module, finds its jobs' python beside its own; what a script starts is to be started really.
         paths = os.environ.get("PATH", "").split(os.pathsep)
         request["environment"]["PATH"] = os.pathsep.join(path for path in paths if path != os.path.dirname(launcher))

@@ -65,7 +65,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["resume.pth"]
 
 
-def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
+def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path, tmp_path_factory):
     """Three processes write values of their own size again and again; whatever is there at any moment is one of them,
     whole.
     """
@@ -76,8 +76,9 @@ def test_processes_that_save_to_one_path_at_once_never_mix(tmp_path):
         "for _ in range(60):\n    archive.save(sys.argv[1], {'value': torch.full((int(sys.argv[2]) * "
         "10_000,), float(sys.argv[2]))})"
     )
-    (tmp_path / "save.py").write_text(code)
-    command = [forked.python(), "save.py", str(path)]
+    script = tmp_path_factory.mktemp("script") / "save.py"
+    script.write_text(code)
+    command = [forked.python(), str(script), str(path)]
     processes = [subprocess.Popen([*command, str(value)], cwd=tmp_path) for value in (1, 2, 3)]
     seen = set()
     while any(process.poll() is None for process in processes):
