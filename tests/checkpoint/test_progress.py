@@ -555,7 +555,7 @@ def train_with_a_retry(folder, number=None):
     """
     folder.mkdir()
     command = [
-        sys.executable,
+        sys.executable if number else forked.python(),
         "-m",
         "snakemake",
         "-s",
