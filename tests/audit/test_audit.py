@@ -598,8 +598,10 @@ def test_no_process_outlives_its_trainer(run, tmp_path, name):
 
 def test_killed_trainer_writes_no_more(run, tmp_path):
     """Its worker, in a session of its own, would damage the checkpoint that is resumed from."""
-    worker = "import os, sys, time; os.setsid(); time.sleep(1.5); open(sys.argv[1], 'w').write('torn')"
-    code = f"args.save_at and subprocess.Popen([sys.executable, '-c', {worker!r}, args.save_to])"
+    worker = "import sys, time; time.sleep(1.5); open(sys.argv[1], 'w').write('torn')"
+    code = (
+        f"args.save_at and subprocess.Popen([sys.executable, '-c', {worker!r}, args.save_to], start_new_session=True)"
+    )
     # Which lies there until the worker would have written to it.
     code += "; 'killed-1' in (args.resume or '') and time.sleep(3)"
     result = run(command("plant", note=code), stops={})
