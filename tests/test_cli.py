@@ -30,8 +30,11 @@ class Harm:
 
 @pytest.fixture
 def call(tmp_path):
-    """A function that runs the command in `tmp_path`, with its output in files."""
-    return lambda *arguments: forked.run(ROOT / "src" / "exact_resume" / "__main__.py", arguments, tmp_path)
+    """A function that runs the command in `tmp_path`."""
+    command = [forked.python(), str(ROOT / "src" / "exact_resume" / "__main__.py")]
+    return lambda *arguments: subprocess.run(
+        [*command, *map(str, arguments)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
 
 
 def in_terminal(folder, width, *arguments, **environment):

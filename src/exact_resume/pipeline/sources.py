@@ -111,7 +111,7 @@ def _module(content):
 
 
 def _imports(tree):
-    for node in ast.walk(tree):
+    for node in _run(tree):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -121,12 +121,23 @@ def _imports(tree):
             yield from ((node.level, f"{module}.{alias.name}".lstrip(".")) for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = node.args[0].value
-            if _called(node) in IMPORTERS and isinstance(name, str):
+            if _name_of(node.func) in IMPORTERS and isinstance(name, str):
                 yield len(name) - len(name.lstrip(".")), name.lstrip(".")
 
 
-def _called(call):
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+def _run(tree):
+    """Yield the nodes of a syntax tree but those that only type checkers look at."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for_checkers = isinstance(node, ast.If) and _name_of(node.test) == "TYPE_CHECKING"
+        waiting += node.orelse if for_checkers else ast.iter_child_nodes(node)
+
+
+def _name_of(node):
+    """The name that a node is, or the last part of one with dots; None of other nodes."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def _append_meaning(node, words):
