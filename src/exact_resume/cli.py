@@ -103,13 +103,8 @@ def diagnose(
     """
     from exact_resume import diagnosis
 
-    straight = diagnosis.read(reference)
-    repeatable = None
-    if repeat:
-        repeatable = diagnosis.diagnose(straight, [diagnosis.read(repeat)])["verdict"] == "identical"
-    found = diagnosis.diagnose(straight, [diagnosis.read(path) for path in others], repeatable)
-    sentence = diagnosis.sentence(found, unused)
-    print(_json({**found, "sentence": sentence}) if as_json else sentence)
+    found = diagnosis.diagnose_files(reference, others, repeat, unused)
+    print(_json(found) if as_json else found["sentence"])
 
 
 @app.command(short_help="How far apart are two checkpoints?")

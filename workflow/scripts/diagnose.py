@@ -22,12 +22,7 @@ def main():
     )
     parser.add_argument("--json", metavar="FILE", help="JSON to write: the diagnosis and its sentence")
     args = parser.parse_args()
-    reference = diagnosis.read(args.reference)
-    repeatable = None
-    if args.repeat:
-        repeatable = diagnosis.diagnose(reference, [diagnosis.read(args.repeat)])["verdict"] == "identical"
-    found = diagnosis.diagnose(reference, [diagnosis.read(path) for path in args.others], repeatable)
-    found["sentence"] = diagnosis.sentence(found, args.unused)
+    found = diagnosis.diagnose_files(args.reference, args.others, args.repeat, args.unused)
     if args.json:
         atomic.write_text(args.json, json.dumps(found, indent=2) + "\n")
     print(found["sentence"])

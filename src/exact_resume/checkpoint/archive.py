@@ -112,7 +112,7 @@ def read(path: str | os.PathLike) -> Any:
 
 def read_unverified(path: str | os.PathLike) -> Any:
     """Return what torch.save of torch before 1.6 wrote to `path`: no archive, without checksums. Raises LabError."""
-    with refusing(path), _opened(path) as file:
+    with refusing(path, "a torch file"), _opened(path) as file:
         return torch_load(file)
 
 
@@ -140,8 +140,10 @@ def _opened(path):
 
 
 @contextmanager
-def refusing(path: str | os.PathLike) -> Iterator[None]:
-    """Raise LabError, one line that names `path`, for whatever a damaged or hostile file makes the block raise."""
+def refusing(path: str | os.PathLike, wanted: str = "a checkpoint") -> Iterator[None]:
+    """Raise LabError, one line that names `path`, for whatever a damaged or hostile file makes the block raise: it is
+    not what was `wanted`.
+    """
     try:
         yield
     except LabError:
@@ -150,7 +152,7 @@ def refusing(path: str | os.PathLike) -> Iterator[None]:
         raise LabError(f"{path}: can't be read: {error.strerror or error}") from error
     except Exception as error:
         # Whatever a hostile file makes the unpickler trip over.
-        raise LabError(f"{path}: not a checkpoint that is safe to read: {reason(error)}") from error
+        raise LabError(f"{path}: not {wanted} that is safe to read: {reason(error)}") from error
 
 
 def torch_load(file: BinaryIO | str | os.PathLike, mapped: bool = False) -> Any:

@@ -9,6 +9,9 @@ import torch
 
 from exact_resume.errors import LabError
 
+# How the forms are told by their names: files that torch.save wrote, safetensors files and an index of them, and the
+# file in a folder that torch.distributed.checkpoint wrote.
+TORCH, SAFETENSORS, INDEX, METADATA = (".pth", ".pt"), ".safetensors", ".safetensors.index.json", ".metadata"
 # What was read stays in memory until so many bytes have been; then the file is opened anew.
 KEPT_BYTES = 2**25
 

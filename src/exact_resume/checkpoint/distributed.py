@@ -17,11 +17,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
 from exact_resume.checkpoint import archive
-from exact_resume.checkpoint.contents import Contents, Kind, kind, name_of
+from exact_resume.checkpoint.contents import METADATA, Contents, Kind, kind, name_of
 from exact_resume.checkpoint.torch_file import walk
 from exact_resume.errors import LabError
 
-METADATA = ".metadata"
 DTYPES = {name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
 # All that .metadata is made of; none of it does anything when it is called.
 ALLOWED = {

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import torch
 
-from exact_resume.checkpoint.contents import Contents
+from exact_resume.checkpoint.contents import INDEX, METADATA, SAFETENSORS, TORCH, Contents
 from exact_resume.checkpoint.torch_file import TorchFile
 from exact_resume.errors import LabError
-
-TORCH, SAFETENSORS, INDEX = (".pth", ".pt"), ".safetensors", ".safetensors.index.json"
-METADATA = ".metadata"
 
 
 class NotFinite(LabError):

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from exact_resume.checkpoint.contents import Contents, kind
+from exact_resume.checkpoint.contents import SAFETENSORS, Contents, kind
 from exact_resume.errors import LabError
 
-SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
 # An index is a name or two for each tensor.
 LONGEST_INDEX = 2**28
 
@@ -80,6 +78,6 @@ def _places(path, index):
     if not isinstance(places, dict) or not places:
         raise LabError(f"{path}: found no weight_map, wanted an index of safetensors files")
     for name in places.values():
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(SUFFIX):
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(SAFETENSORS):
             raise LabError(f"{path}: found {name!r} as a file, wanted names of safetensors files beside it")
     return places

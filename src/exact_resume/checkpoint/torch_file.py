@@ -36,10 +36,7 @@ class TorchFile(Contents):
             root = self._load()
         else:
             self.form, self.checked = "torch, before 1.6", "no checksums"
-            try:
-                root = archive.read_unverified(real)
-            except LabError as error:
-                raise LabError(str(error).replace("not a checkpoint that", "not a torch file that", 1)) from error
+            root = archive.read_unverified(real)
         self._root_type, self._types = type(root).__name__, {}
         if isinstance(root, dict):
             self._types = {key: type(value).__name__ for key, value in dict.items(root)}

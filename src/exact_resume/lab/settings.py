@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 
 import jsonschema
 import yaml
@@ -43,6 +44,7 @@ def as_overrides(sections):
     return {name: _with_nulls(defaults.get(name), section) for name, section in sections.items()}
 
 
+@cache
 def _defaults():
     return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CONFIG_FILE, TRAINERS_FILE)]
 
@@ -129,6 +131,7 @@ def parse_overrides(text):
     return overrides
 
 
+@cache
 def schema():
     """Return the schema of config.yaml as a dict."""
     return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))

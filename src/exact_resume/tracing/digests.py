@@ -60,11 +60,8 @@ class Digested:
         found = list(leaves(value))
         self.digests, samples = _digests_and_samples(found)
         tensors = list(filter(_has_decimals, found))
-        self.tensors, self.marks, self.sample = (
-            list(map(weakref.ref, tensors)),
-            _marks(tensors),
-            _sample_digest(samples),
-        )
+        self.tensors, self.marks = list(map(weakref.ref, tensors)), _marks(tensors)
+        self.sample = _sample_digest(samples)
 
     def __str__(self):
         return _joined(self.digests)
@@ -81,7 +78,7 @@ class Digested:
         known = [tensor() for tensor in self.tensors]
         same = len(found) == len(self.digests) and len(known) == len(tensors) and all(map(operator.is_, known, tensors))
         if not same or _marks(tensors) != self.marks or _sample_digest(samples) != self.sample:
-            return _digests_and_samples(found)
+            return list(map(_leaf_digest, found)), samples
         return [own if _has_decimals(leaf) else _leaf_digest(leaf) for leaf, own in zip(found, self.digests)], samples
 
 
@@ -161,7 +158,7 @@ def leaves(value):
 
 
 def describe(name, value, look=True, known=None):
-    """Return the columns of `value` as a dict: `name` and the helpers that tell what was done to it; see trace_format.
+    """Return the columns of `value` as a dict: `name` and the helpers that tell what was done to it; see format.
 
     With `look` it is looked at whether its tensors hold just rounded values. `known` is what was Digested of it before,
     if it was.

@@ -7,7 +7,7 @@ each other.
     loss = train_on(batch)
     trace.after_step(loss)
 
-It needs torch, numpy and xxhash, and of this project trace_format and digests, which say what stands in the file.
+It needs torch, numpy and xxhash, and of this package format and digests, which say what stands in the file.
 """
 
 import csv
@@ -323,7 +323,7 @@ def parts_of(module):
 
 
 def state_columns(name, component, parts=None, places=None, look=True, known=None, states=None):
-    """Return a component's columns and their cells as a dict; see trace_format for what they are.
+    """Return a component's columns and their cells as a dict; see format for what they are.
 
     `parts` are a module's parts_of, where they are at hand: finding them takes time. `places` are numbers by the id of
     parameters, in the order of which an optimizer's state is taken; state of parameters without one comes last, in the
