@@ -293,3 +293,35 @@ def test_values_of_tensors_of_every_kind_are_digested(tmp_path):
     assert cells(Wrapped(torch.ones(2))) != cells(Wrapped(torch.zeros(2)))
     nested = [torch.nested.nested_tensor([torch.ones(2), torch.full((3,), value)]) for value in (1.0, 2.0)]
     assert cells(nested[0]) != cells(nested[1])
+
+
+class DrawsANormal:
+    """Draws a normal number of numpy's, of which two are made at once, when it is asked for its state."""
+
+    def state_dict(self):
+        return {"drawn": np.random.standard_normal()}
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["none waits", "one waits"])
+def test_normal_number_that_waits_still_waits_when_a_component_drew_it(tmp_path, before):
+    seed()
+    expected = np.random.standard_normal(before + 3)[before:].tolist()
+    seed()
+    np.random.standard_normal(before)
+    trace = Trace(tmp_path / "trace.csv", it=DrawsANormal())
+    trace.before_step(1)
+    trace.after_step()
+    trace.close()
+    assert np.random.standard_normal(3).tolist() == expected
+
+
+def test_tensor_whose_memory_was_given_back_is_not_looked_at_and_the_run_goes_on(tmp_path):
+    module = torch.nn.Linear(3, 2)
+    trace = Trace(tmp_path / "trace.csv", m=module)
+    module.weight.untyped_storage().resize_(0)
+    trace.before_step(1)
+    trace.after_step(0.5)
+    trace.close()
+    (row,) = rows(tmp_path / "trace.csv")
+    assert row["m"] == "unseen ValueError"
+    assert row["loss"] == "0.5"

@@ -1,16 +1,15 @@
 """Digests of state: of tensors, numbers and text, nested as they may be."""
 
 import base64
+import ctypes
 import datetime
-import operator
 import random
-import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from decimal import Decimal
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import PurePath
 from types import SimpleNamespace
 
@@ -32,9 +31,9 @@ IN_NUMPY = {
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
 }
 # Of a tensor so many values are rounded, at so many places. Whether all of them are rounded is looked at besides.
-SAMPLE, PLACES = 1024, 16
-# Values that are rounded at once.
-GROUP = 262144
+SAMPLE, PLACES = 256, 16
+# Kinds of leaves: tensors of decimals, with and without dimensions, and all else.
+TENSOR, SCALAR, OTHER = "tensor", "scalar", "other"
 # A cell shows numbers and text as they are up to so many characters.
 LONGEST = 256
 
@@ -49,37 +48,31 @@ class Unseen:
         return f"{UNSEEN}{self.type}"
 
 
-class Digested:
-    """The digest of `value`, and what it takes to tell later whether the tensors in it have been written to since.
-
-    Reading all of a run's state costs most of what a trace costs, and the weights after a step are nearly always those
-    before the next one.
+class Reading:
+    """The digests of the leaves `found`, and what tells roundings of them: values of its tensors of decimals, and all
+    of its scalars, which are those without dimensions.
     """
 
-    def __init__(self, value):
-        found = list(leaves(value))
-        self.digests, samples = _digests_and_samples(found)
-        tensors = list(filter(_has_decimals, found))
-        self.tensors, self.marks = list(map(weakref.ref, tensors)), _marks(tensors)
-        self.sample = _sample_digest(samples)
+    def __init__(self, found):
+        self.leaves, self.kinds = found, list(map(_kind, found))
+        self.tensors, self.scalars = self.of_kind(TENSOR), self.of_kind(SCALAR)
+        self.joined_scalars = _joined_scalars(self.scalars)
+        scalars = iter(_scalar_digests(self.joined_scalars, self.scalars))
+        self.digests, samples = [], {}
+        for leaf, kind in zip(found, self.kinds):
+            if kind == TENSOR:
+                memory = _memory(leaf)
+                self.digests.append(_tensor_digest(leaf, memory))
+                # Right after it was digested, while its values lie in the processor's cache.
+                samples.setdefault(leaf.dtype, []).append(_sample(leaf, memory))
+            else:
+                self.digests.append(next(scalars) if kind == SCALAR else _leaf_digest(leaf))
+        # One of each dtype: many small conversions cost more.
+        self.samples = [torch.from_numpy(np.concatenate(bits)).view(dtype) for dtype, bits in samples.items()]
 
-    def __str__(self):
-        return _joined(self.digests)
-
-    def digests_and_samples(self, found):
-        """Return `_digests_and_samples` of the leaves `found`, with the digests of tensors that are known when all of
-        them have stayed.
-
-        A tensor has stayed when it is the same object at the same place, torch has counted no write to it, and no
-        sample differs: writes through `.data` or numpy aren't counted. One that also misses all samples shows when the
-        step has ended.
-        """
-        tensors, samples = list(filter(_has_decimals, found)), _joined_samples(map(_sample, found))
-        known = [tensor() for tensor in self.tensors]
-        same = len(found) == len(self.digests) and len(known) == len(tensors) and all(map(operator.is_, known, tensors))
-        if not same or _marks(tensors) != self.marks or _sample_digest(samples) != self.sample:
-            return list(map(_leaf_digest, found)), samples
-        return [own if _has_decimals(leaf) else _leaf_digest(leaf) for leaf, own in zip(found, self.digests)], samples
+    def of_kind(self, kind, values=None):
+        """Return the leaves of a kind, or of `values`, one a leaf, theirs."""
+        return [value for value, own in zip(values or self.leaves, self.kinds) if own == kind]
 
 
 def digest(value):
@@ -103,29 +96,39 @@ def show(name, value, longest=LONGEST):
     """Return the columns `name`, what a cell shows of `value`, and `name`.unseen, the types of what in it has no
     digest.
     """
-    found = list(leaves(value))
+    found = leaves(value)
     unseen = {leaf.type for leaf in found if isinstance(leaf, Unseen)}
     return {name: _shown(value, found, unseen, longest), f"{name}.unseen": " ".join(sorted(unseen))}
 
 
 def leaves(value):
-    """Yield the tensors, arrays, numbers and texts in `value`, dicts in the order of their sorted keys, and Unseen for
+    """Return the tensors, arrays, numbers and texts in `value`, dicts in the order of their sorted keys, and Unseen for
     all else.
     """
-    if _is_leaf(value):
-        yield value
-    elif isinstance(value, Mapping):
+    found = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value, found):
+    """Add the leaves of `value` to the list `found`: what state is mostly made of here, which a generator for each part
+    of it would take longer to yield.
+    """
+    if type(value) is not dict and _is_leaf(value):
+        found.append(value)
+    elif isinstance(value, (dict, Mapping)):
         for key in _sorted_keys(value):
-            item = value[key]
-            # A generator for each takes longer than to look.
-            if _is_leaf(item):
-                yield item
-            else:
-                yield from leaves(item)
+            _collect(value[key], found)
     elif isinstance(value, (list, tuple, deque)):
         for item in value:
-            yield from leaves(item)
-    elif isinstance(value, torch.Tensor):
+            _collect(item, found)
+    else:
+        found.extend(_leaves_of_object(value))
+
+
+def _leaves_of_object(value):
+    """Yield the leaves of what is neither one itself nor a dict or list of some."""
+    if isinstance(value, torch.Tensor):
         yield from _leaves_of_tensor(value)
     elif isinstance(value, np.ndarray):
         # Of objects, whose bytes are addresses.
@@ -157,16 +160,15 @@ def leaves(value):
         yield from leaves(value.state_dict())
 
 
-def describe(name, value, look=True, known=None):
+def describe(name, value, look=True):
     """Return the columns of `value` as a dict: `name` and the helpers that tell what was done to it; see format.
 
-    With `look` it is looked at whether its tensors hold just rounded values. `known` is what was Digested of it before,
-    if it was.
+    With `look` it is looked at whether its tensors hold just rounded values.
     """
-    found = list(leaves(value))
-    digests, samples = known.digests_and_samples(found) if known else _digests_and_samples(found)
-    tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
-    dtypes = " ".join(sorted({str(leaf.dtype).removeprefix("torch.") for leaf in tensors}))
+    found = leaves(value)
+    reading = Reading(found)
+    digests = reading.digests
+    dtypes = {leaf.dtype for leaf in found if isinstance(leaf, torch.Tensor)}
     unseen = {leaf.type for leaf in found if isinstance(leaf, Unseen)}
     tags = (
         base64.b64encode(b"".join(one[-TAG * 3 // 4 :] for one in digests)).decode()
@@ -175,12 +177,10 @@ def describe(name, value, look=True, known=None):
     )
     return {
         name: _joined(digests) if dtypes else _shown(value, found, unseen),
-        **{
-            f"{name}.{precision}": rounding for precision, rounding in _roundings(found, digests, samples, look).items()
-        },
+        **{f"{name}.{precision}": rounding for precision, rounding in _roundings(reading, look).items()},
         f"{name}.unordered": _joined(sorted(digests)) if dtypes else "",
         f"{name}.each": tags,
-        f"{name}.dtypes": dtypes,
+        f"{name}.dtypes": " ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)),
         f"{name}.unseen": " ".join(sorted(unseen)),
     }
 
@@ -256,84 +256,68 @@ def _plain_text(value):
     return None
 
 
-def _marks(tensors):
-    """Return what changes when one of `tensors` is given other memory or, as far as torch sees it, written to; of
-    scalars the value.
+def _kind(leaf):
+    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+        return OTHER
+    return TENSOR if leaf.dim() else SCALAR
+
+
+def _sample(tensor, memory):
+    """Return the bits of some values of a tensor of decimals, whose _memory is `memory`, as a numpy array of integers:
+    of SAMPLE at PLACES places, or of all where there are fewer.
     """
-    # Torch counts no writes to tensors of its inference mode.
-    return [
-        (tensor.data_ptr(), not tensor.is_inference() and tensor._version, None if tensor.dim() else tensor.item())
-        for tensor in tensors
-    ]
+    bits, size = np.dtype(f"i{tensor.element_size()}"), tensor.numel()
+    if memory is None:
+        values = tensor.detach().reshape(-1)
+        if size > SAMPLE:
+            values = values[: size // PLACES * PLACES].reshape(PLACES, -1)[:, : SAMPLE // PLACES].reshape(-1)
+        return _buffer(values).view(bits)
+    if size <= SAMPLE:
+        return np.frombuffer(memory, bits)
+    places = np.ndarray((PLACES, SAMPLE // PLACES), bits, memory, 0, (size // PLACES * bits.itemsize, bits.itemsize))
+    return places.reshape(-1)
 
 
-def _has_decimals(leaf):
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+def _joined_scalars(scalars):
+    """Return the tensors without dimensions as one tensor by dtype and device: one transfer instead of many."""
+    groups = {}
+    for scalar in scalars:
+        groups.setdefault((scalar.dtype, scalar.device), []).append(scalar.detach())
+    return {key: torch.stack(group).cpu() for key, group in groups.items()}
 
 
-def _digests_and_samples(found):
-    """Return the digests of the leaves `found`, and `_joined_samples` of them."""
-    digests, samples = [], []
-    for leaf in found:
-        # One right after the other, while its values lie in the processor's cache.
-        digests.append(_leaf_digest(leaf))
-        samples.append(_sample(leaf))
-    return digests, _joined_samples(samples)
+def _scalar_digests(joined, scalars):
+    """Return the digests of the tensors without dimensions, whose values are `joined`."""
+    values = {key: iter(_buffer(group.view(torch.uint8)).reshape(len(group), -1)) for key, group in joined.items()}
+    # Counts of updates, all the same as a rule.
+    known, digests = {}, []
+    for scalar in scalars:
+        own = (scalar.dtype, next(values[scalar.dtype, scalar.device]).tobytes())
+        if own not in known:
+            known[own] = _header(scalar.dtype, ()) + xxhash.xxh3_128_digest(own[1])
+        digests.append(known[own])
+    return digests
 
 
-def _sample(leaf):
-    """Return the dtype and some values of a tensor of decimals; None for other leaves, and for a tensor without
-    dimensions.
-    """
-    if not _has_decimals(leaf) or not leaf.dim():
-        return None
-    # Numpy cuts in a tenth of the time.
-    in_numpy = leaf.is_cpu and leaf.dtype in IN_NUMPY
-    values = (_buffer(leaf) if in_numpy else leaf.detach()).reshape(-1)
-    size = len(values)
-    if size > SAMPLE:
-        values = values[: size // PLACES * PLACES].reshape(PLACES, -1)[:, : SAMPLE // PLACES]
-    return leaf.dtype, values if in_numpy else _buffer(values)
-
-
-def _joined_samples(samples):
-    """Return what `_sample` returned as tensors of about GROUP values: many small conversions cost more."""
-    joined, groups = [], {}
-    for dtype, values in filter(None, samples):
-        groups.setdefault((dtype, values.ndim), []).append(values)
-    for (dtype, _), pieces in groups.items():
-        for begin in range(0, len(pieces), GROUP // SAMPLE):
-            joined.append(torch.from_numpy(np.concatenate(pieces[begin : begin + GROUP // SAMPLE])).view(dtype))
-    return joined
-
-
-def _sample_digest(samples):
-    return _joined(xxhash.xxh3_128_digest(_buffer(values)) for values in samples)
-
-
-def _roundings(found, digests, samples, look):
-    """Return by precision the text of the Rounding of the leaves `found`, "" where none of them is a tensor of
+def _roundings(reading, look):
+    """Return by precision the text of the Rounding of what `reading` read, "" where none of it is a tensor of
     decimals.
     """
-    tensors, scalars, as_they_are, others = [], [], [], []
-    for leaf, own in zip(found, digests):
-        if not _has_decimals(leaf):
-            others.append(own)
-        elif leaf.dim():
-            tensors.append(leaf)
-            others.append(_header("float", leaf.shape))
-        else:
-            scalars.append(leaf.detach())
-            as_they_are.append(own)
-    if not tensors and not scalars:
+    if not reading.tensors and not reading.scalars:
         return dict.fromkeys(PRECISIONS, "")
-    joined_scalars = _joined_samples((scalar.dtype, _buffer(scalar).reshape(-1)) for scalar in scalars)
+    others = [
+        _header("float", leaf.shape) if kind == TENSOR else own
+        for leaf, own, kind in zip(reading.leaves, reading.digests, reading.kinds)
+        if kind != SCALAR
+    ]
     texts = {}
     for precision, dtype in DTYPES.items():
-        rounding = Rounding(_joined([*others, _rounded_digest(samples, dtype)]), look and _are_rounded(tensors, dtype))
-        if scalars:
-            rounding.scalars = _joined([_rounded_digest(joined_scalars, dtype)])
-            rounding.exact_scalars, rounding.as_they_are = look and _are_rounded(scalars, dtype), _joined(as_they_are)
+        rounded = _joined([*others, _rounded_digest(reading.samples, dtype)])
+        rounding = Rounding(rounded, look and _are_rounded(reading.tensors, dtype))
+        if reading.scalars:
+            rounding.scalars = _joined([_rounded_digest(reading.joined_scalars.values(), dtype)])
+            rounding.exact_scalars = look and _are_rounded(reading.scalars, dtype)
+            rounding.as_they_are = _joined(reading.of_kind(SCALAR, reading.digests))
         texts[precision] = str(rounding)
     return texts
 
@@ -357,26 +341,42 @@ def _is_rounded(values, dtype):
     )
 
 
-def _buffer(values):
+def _memory(tensor):
+    """Return the memory of a tensor, without holding on to it, where its values lie there one after the other as they
+    are; else None.
+    """
+    if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
+        return None
+    address = tensor.data_ptr()
+    # Nothing lies at address 0: it is empty, or its memory was given back.
+    return _bytes(tensor.nbytes).from_address(address) if address else None
+
+
+@lru_cache(1024)
+def _bytes(size):
+    """Return the type of `size` bytes in memory."""
+    return ctypes.c_char * size
+
+
+def _buffer(tensor):
     """Return the tensor's values as a contiguous numpy array on the CPU, of bytes where numpy doesn't know the
     dtype.
     """
-    if values.requires_grad:
-        values = values.detach()
-    if not (values.is_cpu and values.is_contiguous()):
-        values = values.cpu().contiguous()
-    if values.dtype not in IN_NUMPY:
-        values = values.flatten().view(torch.uint8)
-    try:
-        return values.numpy()
-    except RuntimeError:
-        # A view that torch conjugates or negates when it is read.
-        return values.resolve_conj().resolve_neg().numpy()
+    if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
+        raise ValueError("a tensor's memory was given back")
+    values = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    return (values if values.dtype in IN_NUMPY else values.flatten().view(torch.uint8)).numpy()
+
+
+def _tensor_digest(tensor, memory):
+    """Return the digest of a tensor whose _memory is `memory`."""
+    own = xxhash.xxh3_128_digest(_buffer(tensor) if memory is None else memory)
+    return _header(tensor.dtype, tensor.shape) + own
 
 
 def _leaf_digest(leaf):
     if isinstance(leaf, torch.Tensor):
-        return _header(leaf.dtype, leaf.shape) + xxhash.xxh3_128_digest(_buffer(leaf))
+        return _tensor_digest(leaf, _memory(leaf))
     if isinstance(leaf, np.generic) and isinstance(leaf.item(), PLAIN):
         # A number of numpy's comes back from many files as one of Python's.
         leaf = leaf.item()

@@ -11,6 +11,7 @@ It needs torch, numpy and xxhash, and of this package format and digests, which 
 """
 
 import csv
+import ctypes
 import io
 import random
 import sys
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from exact_resume.tracing.appended_file import AppendedFile
-from exact_resume.tracing.digests import Digested, Unseen, any_value, cell, describe, digest, leaves, show
+from exact_resume.tracing.digests import Unseen, any_value, cell, describe, digest, leaves, show
 from exact_resume.tracing.format import (
     AFTER,
     BATCH,
@@ -63,6 +64,8 @@ MOST_VALUES = 64
 LONGEST_SETTINGS = 512
 # So many objects are looked through for generators, but none of these.
 MOST_OBJECTS = 64
+# Bytes of a number in the state of numpy's Mersenne Twister, which is its key's numbers and its position.
+WORD = 4
 NOT_LOOKED_THROUGH = tuple(CLASSES[kind] for kind in ("module", "optimizer", "scheduler", "scaler"))
 
 
@@ -101,8 +104,6 @@ class Trace:
                 raise ValueError(f"trace: {name} holds modules or optimizers, wanted each under a name of its own")
         self.components, self.generators, self.configuration = components, generators, digest(configuration)
         self.unit, self.row, self.error, self.told = unit, None, None, set()
-        # What was digested when the last step ended, by component, until the next one begins.
-        self.digested = {}
         self.file = AppendedFile(path, resume)
         self.columns = _last_header(self.file)
         self.begun = self.columns is not None
@@ -146,7 +147,6 @@ class Trace:
         self.states = _global_states()
         for name, part in self.present.items():
             self._add(name, lambda name=name, part=part: self._state(name, part))
-        self.digested = {}
         self.waiting = {
             name: self._guarded(name, lambda name=name: Waiting(self.parts[name].parameters)) for name in modules
         }
@@ -202,21 +202,19 @@ class Trace:
 
     def _state(self, name, part):
         """Return the columns of the component `name` as it is before the step."""
-        known = self.digested.get(name)
-        return state_columns(name, part, self.parts.get(name), self.places, not self.begun, known, self.states)
+        return state_columns(name, part, self.parts.get(name), self.places, not self.begun, self.states)
 
     def _outputs(self, name, part):
         """Return the columns of the component `name` as it is after the step: of what holds tensors."""
         kind = self.kinds[name]
         if kind == "module":
-            self.digested[name] = Digested(self.parts[name].parameters)
-            buffers = dict(part.named_buffers()) if self.parts[name].buffers else {}
-            return {f"{name}.{AFTER}": str(self.digested[name]), f"{name}.buffers.{AFTER}": digest(buffers)}
+            parameters, buffers = self.parts[name].parameters, self.parts[name].buffers
+            buffers = dict(part.named_buffers()) if buffers else {}
+            return {f"{name}.{AFTER}": digest(parameters), f"{name}.buffers.{AFTER}": digest(buffers)}
         if kind == "optimizer":
             parts = optimizer_parts(part, self.places)
-            self.digested[name] = Digested(parts.pop(""))
             return {
-                f"{name}.{AFTER}": str(self.digested[name]),
+                f"{name}.{AFTER}": digest(parts[""]),
                 f"{name}.parameters.{AFTER}": digest(parts["parameters."]),
                 f"{name}.settings.{AFTER}": _settings_cell(parts["settings."]),
             }
@@ -322,13 +320,12 @@ def parts_of(module):
     return ModuleParts(modules, parameters, buffers)
 
 
-def state_columns(name, component, parts=None, places=None, look=True, known=None, states=None):
+def state_columns(name, component, parts=None, places=None, look=True, states=None):
     """Return a component's columns and their cells as a dict; see format for what they are.
 
     `parts` are a module's parts_of, where they are at hand: finding them takes time. `places` are numbers by the id of
     parameters, in the order of which an optimizer's state is taken; state of parameters without one comes last, in the
-    optimizer's order. `look`, `known`: see `describe`, for a module's parameters and an optimizer's state. `states`:
-    the global generators' _global_states now, if they are at hand.
+    optimizer's order. `look`: see `describe`. `states`: the global generators' _global_states now, if they are at hand.
     """
     kind = kind_of(component)
     if kind == "module":
@@ -338,7 +335,7 @@ def state_columns(name, component, parts=None, places=None, look=True, known=Non
         }
         attributes = {place: own for place, module in enumerate(modules) if (own := _attributes(module, states))}
         return {
-            **describe(name, parameters, look, known),
+            **describe(name, parameters, look),
             **describe(f"{name}.buffers", buffers, look),
             # None, zero and never computed are the same to a step.
             **describe(f"{name}.gradients", {key: gradients.get(key) for key in parameters} if gradients else {}, look),
@@ -350,7 +347,7 @@ def state_columns(name, component, parts=None, places=None, look=True, known=Non
     if kind == "optimizer":
         parts = optimizer_parts(component, places or {})
         return {
-            **describe(name, parts[""], look, known),
+            **describe(name, parts[""], look),
             **describe(f"{name}.parameters", parts["parameters."], look),
             f"{name}.settings": _settings_cell(parts["settings."]),
             f"{name}.attributes": _settings_cell(parts["attributes."]),
@@ -452,11 +449,12 @@ def _undisturbed(component, states=None):
     `state_columns`.
     """
     states = states or _global_states()
+    places = _global_places(states)
     held = [(generator, _get_state(generator)) for generator in _held_generators(component)]
     try:
         yield
     finally:
-        if not _same(_global_states(), states):
+        if not _same(_global_places(states), places):
             _set_global_states(states)
         for generator, state in held:
             if not _same(_get_state(generator), state):
@@ -490,6 +488,23 @@ def _global_states():
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
     return {**states, "numpy": np.random.get_state(legacy=False), "python": random.getstate()}
+
+
+def _global_places(states):
+    """Return what tells whether the global generators still stand at `states`, in a fifth of the time: numpy's by its
+    memory, where that says all.
+    """
+    numpys, generator = states["numpy"], np.random.get_bit_generator()
+    in_memory = numpys["bit_generator"] == "MT19937" == type(generator).__name__ and not numpys["has_gauss"]
+    size = WORD * len(numpys["state"]["key"]) + WORD if in_memory else 0
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if "cuda" in states else [],
+        "numpy": ctypes.string_at(generator.ctypes.state_address, size)
+        if in_memory
+        else np.random.get_state(legacy=False),
+        "python": random.getstate(),
+    }
 
 
 def _set_global_states(states):
@@ -561,7 +576,7 @@ def _attributes(module, states=None):
     if type(module).__module__.startswith(OF_THE_PROCESS):
         return {}
     own = vars(module)
-    plain = {key: own[key] for key in own.keys() - OF_EVERY_MODULE if _is_state(key, own[key])}
+    plain = {key: value for key, value in own.items() if key not in OF_EVERY_MODULE and _is_state(key, value)}
     if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
         with _undisturbed(module, states):
             plain["get_extra_state"] = module.get_extra_state()
