@@ -97,12 +97,12 @@ def end(process, number):
 def torn_checkpoints(folder):
     """Return what is wrong with the checkpoints in `folder` that have their final names."""
     wrong = []
-    for path in folder.rglob("*.pth*"):
-        if path.suffix != ".tmp":
-            try:
-                archive.load(path)
-            except archive.LabError as error:
-                wrong.append(str(error))
+    # Of what is kept beside a job's progress, its losses, sketches, trace and lock are no checkpoints.
+    for path in [*folder.rglob("*.pth"), *folder.rglob("*.pth.progress"), *folder.rglob("*.previous")]:
+        try:
+            archive.load(path)
+        except archive.LabError as error:
+            wrong.append(str(error))
     return wrong
 
 

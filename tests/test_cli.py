@@ -79,7 +79,7 @@ def mistake(result):
 def test_version_and_help(call):
     assert call("--version").stdout == "exact-resume 0.2.0\n"
     assert call().stdout == call("--help").stdout
-    for command in ("diagnose", "compare", "verify"):
+    for command in ("diagnose", "record", "compare", "verify"):
         result = call(command, "--help")
         assert result.returncode == 0
         assert f"Example:\n    exact-resume {command} " in result.stdout

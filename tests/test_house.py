@@ -14,6 +14,7 @@ FLOORS = [
     ["tracing"],
     ["checkpoint", "diagnosis"],
     ["lab", "faults", "pipeline"],
+    ["recording"],
     ["audit"],
     ["cli"],
     ["__main__"],

@@ -29,3 +29,15 @@ head -c 1000 "$results/resume.pth" > cut.pth
 status=0
 exact_resume verify cut.pth || status=$?
 test "$status" = 1
+cat > train.py <<'PROGRAM'
+import torch
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.ones(4, 2)).mean().backward()
+    optimizer.step()
+PROGRAM
+exact_resume record --out recorded -- venv/bin/python train.py
+exact_resume diagnose recorded recorded | tee said.txt
+grep -q "identical" said.txt

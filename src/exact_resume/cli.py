@@ -42,7 +42,8 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if "" in sys.argv[1:]:
+        # A recorded program's own arguments are its own.
+        if "" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
             raise LabError("found an empty argument (an unset variable?), wanted a value, or none")
         status = app(sys.argv[1:] or ["--help"], prog_name="exact-resume", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
@@ -78,33 +79,106 @@ def _options(
 
 @app.command(short_help="Which piece of state did a run lose?")
 def diagnose(
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="Trace of the uninterrupted run.")],
+    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="Trace or record of the uninterrupted run.")],
     others: Annotated[
         list[Path],
-        typer.Argument(metavar="OTHER...", help="Trace of the other run, or of each of its processes in order."),
+        typer.Argument(metavar="OTHER...", help="Trace or record of the other run, or of each of its legs in order."),
     ],
     repeat: Annotated[
         Path | None,
-        typer.Option(metavar="TRACE", help="Trace of a second uninterrupted run, which tells whether runs repeat."),
+        typer.Option(metavar="TRACE", help="The same of a second uninterrupted run: whether runs repeat."),
+    ] = None,
+    first_update: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The update that a recorded run's first leg begins with, if unclear."),
     ] = None,
     unused: Annotated[
         bool, typer.Option("--unused", help="Also name generators that differ and are never drawn from.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say which piece of state a run lost, from its trace and the uninterrupted run's.
+    """Say which piece of state a run lost, from its trace or record and the uninterrupted run's.
 
     \b
     Example:
       exact-resume diagnose straight.csv resumed.csv
+      exact-resume diagnose straight/ stopped/ resumed/
+
+    A recorded program counts its updates from 1 each time that it is started; it is placed where the reference holds
+    the weights, optimizer and schedule that it begins with. Updates that it trained once more are a note, no fault.
 
     The exit status is 0 whatever is found, and 2 for a mistake, such as a file that is no trace. --json prints the
     diagnosis with its sentence.
     """
-    from exact_resume import diagnosis
+    from exact_resume.recording.diagnosing import diagnose_paths
 
-    found = diagnosis.diagnose_files(reference, others, repeat, unused)
+    found = diagnose_paths(reference, others, repeat, unused, first_update)
     print(_json(found) if as_json else found["sentence"])
+
+
+@app.command(
+    short_help="Run a program as it is, and trace it.",
+    context_settings={"allow_interspersed_args": False},
+)
+def record(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The program with its arguments.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the record goes: a new folder.")] = Path("record"),
+    kill_after: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Stop it right before update N+1 begins.")
+    ] = None,
+    stop_signal: Annotated[
+        str, typer.Option(metavar="SIGNAL", help="What stops it: KILL, or a signal that lets it say goodbye.")
+    ] = "KILL",
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long it may take for that.")] = 30.0,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="Updates of which all is recorded; of others what is cheap."),
+    ] = None,
+) -> int:
+    """Run a program as it is, and leave a trace of each of its processes that train, with what it printed.
+
+    \b
+    Example:
+      exact-resume record --out straight -- python train.py --steps 60
+      exact-resume record --out stopped --kill-after 30 -- python train.py --steps 60
+      exact-resume record --out resumed -- python train.py --steps 60 --resume
+      exact-resume diagnose straight stopped resumed
+
+    A row is an update, a call of any optimizer's step: the weights, the optimizer's state and settings, schedulers,
+    scalers, averages, loaders, generators, gradients and batches that go into it, and what comes out. Nothing changes
+    for the program. All that it started is ended when it is done.
+
+    The exit status is the program's (128 more than the signal that ended it), 0 where it was stopped as told, and 2 for
+    a mistake, such as a program that never trains.
+    """
+    from exact_resume.recording import launch
+
+    number, updates = _signal(stop_signal), _window(window)
+    found = launch.run(command, out, kill_after=kill_after, stop_signal=number, grace=grace, window=updates)
+    for problem in found.problems:
+        print(f"not looked at: {_printable(problem)}", file=sys.stderr)
+    status = found.returncode or 0
+    if not status:
+        launch.check(found, kill_after)
+    made = ", ".join(f"{_count(count, 'update')} of {name}" for name, count in found.processes.items())
+    print(f"recorded in {out}: {made or 'no update'}", file=sys.stderr)
+    return EQUAL if found.status == "stopped" else 128 - status if status < 0 else status
+
+
+def _signal(name):
+    try:
+        return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
+    except KeyError:
+        raise LabError(f"--stop-signal: found {name}, wanted a signal's name such as KILL or TERM") from None
+
+
+def _window(text):
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise LabError(f"--window: found {text}, wanted two numbers of updates such as 10:20, the first no later")
+    return int(first), int(last)
 
 
 @app.command(short_help="How far apart are two checkpoints?")

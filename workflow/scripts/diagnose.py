@@ -2,27 +2,35 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import command_line
-from exact_resume import diagnosis
 from exact_resume.checkpoint import atomic
+from exact_resume.recording.diagnosing import diagnose_paths
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("reference", metavar="REFERENCE.csv", help="trace of the uninterrupted run")
+    parser.add_argument("reference", metavar="REFERENCE.csv", type=Path, help="trace of the uninterrupted run")
     parser.add_argument(
-        "others", nargs="+", metavar="OTHER.csv", help="trace of the other run, or of each of its processes in order"
+        "others",
+        nargs="+",
+        metavar="OTHER.csv",
+        type=Path,
+        help="trace of the other run, or of each of its processes in order",
     )
     parser.add_argument(
-        "--repeat", metavar="CSV", help="trace of a second uninterrupted run, which tells whether runs repeat"
+        "--repeat",
+        metavar="CSV",
+        type=Path,
+        help="trace of a second uninterrupted run, which tells whether runs repeat",
     )
     parser.add_argument(
         "--unused", action="store_true", help="also name generators that differ and are never drawn from"
     )
     parser.add_argument("--json", metavar="FILE", help="JSON to write: the diagnosis and its sentence")
     args = parser.parse_args()
-    found = diagnosis.diagnose_files(args.reference, args.others, args.repeat, args.unused)
+    found = diagnose_paths(args.reference, args.others, args.repeat, args.unused)
     if args.json:
         atomic.write_text(args.json, json.dumps(found, indent=2) + "\n")
     print(found["sentence"])

@@ -10,8 +10,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from exact_resume.audit import keeper
 from exact_resume.errors import LabError
+from exact_resume.recording import keeper
 
 # What is in the folder of a process: what it printed, its losses and trace, its checkpoint, the one that it saves on
 # its way where it saves two, its system calls if it is followed.

@@ -1,5 +1,5 @@
 """Two runs' traces held against each other: what was lost, and what was done to it."""
 
-from exact_resume.diagnosis.comparing import TELLING, Row, TraceFile, diagnose, diagnose_files, read, sentence, told
+from exact_resume.diagnosis.comparing import TELLING, Row, TraceFile, diagnose, read, sentence, told
 
-__all__ = ["TELLING", "Row", "TraceFile", "diagnose", "diagnose_files", "read", "sentence", "told"]
+__all__ = ["TELLING", "Row", "TraceFile", "diagnose", "read", "sentence", "told"]

@@ -203,19 +203,6 @@ def _way(entry):
     return way
 
 
-def diagnose_files(reference, others, repeat=None, unused=False):
-    """Return the diagnosis of the traces in the files `others`, one for each process of a run, held against the one in
-    `reference`, with its `sentence`. Raises LabError.
-
-    `repeat` is the file of a second uninterrupted run, which tells whether runs repeat. `unused`: see `sentence`.
-    """
-    straight, repeatable = read(reference), None
-    if repeat:
-        repeatable = diagnose(straight, [read(repeat)])["verdict"] == "identical"
-    found = diagnose(straight, [read(path) for path in others], repeatable)
-    return {**found, "sentence": sentence(found, unused)}
-
-
 def _check_same_setup(reference, other):
     if other.unit != reference.unit:
         raise LabError(

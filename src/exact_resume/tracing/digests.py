@@ -25,7 +25,7 @@ LEAVES = (np.ndarray, np.generic, bytes, *PLAIN)
 # Objects that are values and say all of theirs.
 VALUES = (Enum, PurePath, Decimal, datetime.date, datetime.time, datetime.timedelta, range, bytearray)
 DENSE = (torch.Tensor, torch.nn.Parameter)
-# Of these and no others torch makes numpy arrays.
+# These and no others numpy knows.
 IN_NUMPY = {
     *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -68,7 +68,7 @@ class Reading:
             else:
                 self.digests.append(next(scalars) if kind == SCALAR else _leaf_digest(leaf))
         # One of each dtype: many small conversions cost more.
-        self.samples = [torch.from_numpy(np.concatenate(bits)).view(dtype) for dtype, bits in samples.items()]
+        self.samples = [torch.frombuffer(np.concatenate(bits), dtype=dtype) for dtype, bits in samples.items()]
 
     def of_kind(self, kind, values=None):
         """Return the leaves of a kind, or of `values`, one a leaf, theirs."""
@@ -365,7 +365,8 @@ def _buffer(tensor):
     if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
         raise ValueError("a tensor's memory was given back")
     values = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-    return (values if values.dtype in IN_NUMPY else values.flatten().view(torch.uint8)).numpy()
+    # Tensor.numpy() needs a numpy that torch found when it was imported.
+    return np.from_dlpack(values if values.dtype in IN_NUMPY else values.flatten().view(torch.uint8))
 
 
 def _tensor_digest(tensor, memory):

@@ -43,6 +43,7 @@ from exact_resume.tracing.format import (
     UNSEEN,
     VERSION,
 )
+from exact_resume.tracing.interrupts import raised_by_handler
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CLASSES = {
@@ -129,30 +130,56 @@ class Trace:
                     raise
                 self._tell(str(error))
                 del others[name]
+        self.begin(step)
+        self.give(batch, lr, **others)
+
+    def begin(self, step, look=True, hooked=True):
+        """Begin row number `step`: write down the components, as they are before it, and the generators. With `look`
+        false, the generators alone. Unless gradients that wait are `hooked`, `backward_begins` has to be called.
+        """
         self.row = {NUMBER: self._number(step), CONFIGURATION: self.configuration}
-        self.present = {
-            name: self._guarded(name, lambda part=part: _present(part)) for name, part in self.components.items()
-        }
-        self.kinds = {
-            name: self._guarded(name, lambda part=part: kind_of(part)) or "" for name, part in self.present.items()
-        }
-        modules = [name for name, kind in self.kinds.items() if kind == "module"]
-        self.parts = {
-            name: self._guarded(name, lambda name=name: parts_of(self.present[name])) or ModuleParts([], {}, {})
-            for name in modules
-        }
-        # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
-        owned = [parameter for parts in self.parts.values() for parameter in parts.parameters.values()]
-        self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
         self.states = _global_states()
-        for name, part in self.present.items():
-            self._add(name, lambda name=name, part=part: self._state(name, part))
-        self.waiting = {
-            name: self._guarded(name, lambda name=name: Waiting(self.parts[name].parameters)) for name in modules
-        }
+        self.present, self.kinds, self.parts, self.waiting, self.hooked = {}, {}, {}, {}, hooked
+        self.join(self.components if look else {})
         if self.generators:
             for name, state in global_generators(self.states).items():
                 self._add(f"rng.{name}", lambda name=name, state=state: {f"rng.{name}": digest(state)})
+
+    def join(self, components):
+        """Write down `components`, a dict, as they are now, in the row that was begun."""
+        for name, component in components.items():
+            self.present[name] = part = self._guarded(name, lambda component=component: _present(component))
+            self.kinds[name] = self._guarded(name, lambda part=part: kind_of(part)) or ""
+            if self.kinds[name] == "module":
+                parts = self._guarded(name, lambda part=part: parts_of(part)) or ModuleParts([], {}, {})
+                self.parts[name] = parts
+        # Two processes may give an optimizer its parameters in different orders; the modules' names are the same.
+        owned = [parameter for parts in self.parts.values() for parameter in parts.parameters.values()]
+        self.places = {id(parameter): place for place, parameter in reversed(list(enumerate(owned)))}
+        for name in components:
+            self._add(name, lambda name=name: self._state(name, self.present[name]))
+            if name in self.parts:
+                parameters = self.parts[name].parameters
+                self.waiting[name] = self._guarded(name, lambda parameters=parameters: Waiting(parameters, self.hooked))
+
+    def backward_begins(self):
+        """Look which of the gradients that wait have stayed until a backward pass adds to them."""
+        for name, waiting in self.waiting.items():
+            self._guarded(name, waiting.look_at_all)
+
+    def update_begins(self):
+        """Write down the gradients that the update is made with, as something that came out of the row."""
+        for name, parts in self.parts.items():
+            gradients = f"{name}.gradients.{AFTER}"
+            self._add(
+                gradients,
+                lambda parts=parts, gradients=gradients: {
+                    gradients: digest([part.grad for part in parts.parameters.values()])
+                },
+            )
+
+    def give(self, batch=None, lr=None, **others):
+        """Write down what this row alone is given: `batch`, learning rate (see `before_step`) and `others`."""
         self._add(RATE, lambda: {RATE: self._rate() if lr is None else cell(_as_number(lr))})
         for name, value in {BATCH: batch, **others}.items():
             self._add(name, lambda name=name, value=value: show(name, value))
@@ -181,6 +208,7 @@ class Trace:
             self._write(self.columns)
         self._write(self.row.values())
         self.row, self.begun = None, True
+        self.present, self.parts, self.waiting = {}, {}, {}
 
     def state_dict(self):
         """Return how much is written so far and a digest of it, for a run that keeps it and is killed. What is written
@@ -259,6 +287,8 @@ class Trace:
         try:
             return look()
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._tell_failure(name, error)
             return None
 
@@ -267,6 +297,8 @@ class Trace:
         try:
             added = columns()
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             why = type(error).__name__
             self.row.update({name: f"{UNSEEN}{why}", f"{name}.unseen": why})
             return self._tell_failure(name, error)
@@ -382,7 +414,7 @@ def state_of(component, states=None):
     `states`: see `state_columns`.
     """
     if isinstance(component, type) or not callable(getattr(component, "state_dict", None)):
-        return component
+        return loader_parts(component) if isinstance(component, torch.utils.data.DataLoader) else component
     iterator = next((name for name in ("_iterator", "_it") if hasattr(component, name)), None)
     if (iterator and getattr(component, iterator) is None) or getattr(
         component, "_BaseNode__initialized", True
@@ -402,6 +434,26 @@ def state_of(component, states=None):
         return component.state_dict()
     with _undisturbed(component, states):
         return component.state_dict()
+
+
+def loader_parts(loader):
+    """Return what a DataLoader holds that decides on its order: its generator, and of its samplers what they remember,
+    or else their generators and plain attributes.
+    """
+    samplers = {"sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
+    remembered = {}
+    for name, sampler in samplers.items():
+        own = getattr(sampler, "__dict__", {})
+        remembered[name] = (
+            state_of(sampler)
+            if callable(getattr(sampler, "state_dict", None))
+            else {key: value for key, value in own.items() if type(value) in PLAIN_ATTRIBUTES or _is_generator(value)}
+        )
+    return {"generator": loader.generator, **remembered}
+
+
+def _is_generator(value):
+    return isinstance(value, GENERATORS)
 
 
 def optimizer_parts(optimizer, places):
@@ -599,13 +651,18 @@ class Waiting:
     before it, or nothing touches them.
     """
 
-    def __init__(self, parameters):
+    def __init__(self, parameters, hooked=True):
         self.found = {}
-        waiting = [
+        self.waiting = [
             part for part in parameters.values() if part.grad is not None and part.requires_grad and part.is_leaf
         ]
         # Called before a gradient is added to the one that waits.
-        self.hooks = [part.register_hook(lambda _, part=part: self.look(part)) for part in waiting]
+        hooked = self.waiting if hooked else []
+        self.hooks = [part.register_hook(lambda _, part=part: self.look(part)) for part in hooked]
+
+    def look_at_all(self):
+        for parameter in self.waiting:
+            self.look(parameter)
 
     def look(self, parameter):
         # Later ones of this step are added to the first.
